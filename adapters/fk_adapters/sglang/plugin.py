@@ -1,0 +1,122 @@
+"""The function SGLang runs in every process (entry point `sglang.srt.plugins`).
+
+SGLang logs and swallows what a plugin raises, and goes on without it. What the user must hear is therefore raised
+later, from a hook inside SGLang's own start-up, where it does end the run.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+from fk_plugin import attach, dispatch, env, proof, registry, select
+from fk_plugin.adapter import Binding, matching
+from fk_plugin.errors import FkError
+
+from fk_adapters.sglang.bindings import ADAPTER
+
+_LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
+_SERVER_ARGS = "sglang.srt.server_args.ServerArgs.__post_init__"
+
+
+class _State:
+    bindings: dict[str, Binding] = {}  # task -> row
+    settings: env.Settings | None = None
+
+
+def register() -> None:
+    """Bind what the environment asks for. Without FK_KERNELS and FK_PROOF_DIR it touches nothing."""
+    try:
+        _register()
+    except FkError as error:
+        _raise_later(error)
+
+
+def _register() -> None:
+    settings = env.read()
+    plan = select.plan(settings)
+    if not plan and settings.proof_dir is None:
+        return
+    proof.open_folder(settings.proof_dir)
+    import sglang
+    from sglang.srt.utils import is_cuda
+
+    device = "cuda" if is_cuda() else "cpu"
+    if settings.trace:
+        _trace(sglang.__version__, device)
+    good, refused = matching(ADAPTER, plan.kernels, sglang.__version__, device)
+    attach.stood_down(refused, settings)
+    attach.put_in_force({b.task: plan.kernels[b.task] for b in good}, settings)
+    for binding in good:
+        _bind(binding)
+    _State.settings = settings
+    proof.event("installed", engine="sglang", version=sglang.__version__, device=device, kernels=plan.fingerprint)
+    _hook(_LOAD_MODEL, _model_loaded, "AFTER")
+
+
+def _raise_later(error: FkError) -> None:
+    proof.event("refused", message=str(error))
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    # The first in every parent process, the second in a scheduler that got its arguments ready-made.
+    _hook(_SERVER_ARGS, fail, "BEFORE")
+    _hook(_LOAD_MODEL, fail, "BEFORE")
+
+
+def _hook(target: str, hook: Callable[..., Any], kind: str) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if all(known is not hook for _, known, _ in HookRegistry._hooks.get(target, ())):
+        HookRegistry.register(target, hook, HookType[kind])
+
+
+def _bind(binding: Binding) -> None:
+    if binding.task in _State.bindings:
+        return
+    import torch
+
+    operator = dispatch.operator(registry.task(binding.task))
+    owner: Any = pkgutil.resolve_name(f"{binding.module}:{binding.owner}")
+    original = owner.__dict__[binding.method]
+    call = getattr(torch.ops.fk, binding.task)
+    arguments = dict(binding.arguments)
+    # The engine's own code needs no module state at this site, so None stands in for it.
+    operator.set_fallback(
+        f"sglang.{binding.owner}.{binding.method}", lambda x, round_activation=True: original(None, x)
+    )
+
+    def around(_original: Any, _self: Any, x: Any) -> Any:
+        return call(x, **arguments)
+
+    around._fk_task = binding.task  # type: ignore[attr-defined]
+    _hook(binding.target.replace(":", "."), around, "AROUND")
+    _State.bindings[binding.task] = binding
+
+
+def _bound(task: str, module: Any) -> bool:
+    """Whether this module's dispatch reaches the hooked method: the registry may have failed to patch it."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    binding = _State.bindings.get(task)
+    if binding is None or binding.target.replace(":", ".") not in HookRegistry._patched:
+        return False
+    owner: Any = pkgutil.resolve_name(f"{binding.module}:{binding.owner}")
+    reached = getattr(getattr(module, "_forward_method", None), "__func__", None)
+    return isinstance(module, owner) and reached is owner.__dict__[binding.method]
+
+
+def _model_loaded(_result: Any, runner: Any, *_: Any, **__: Any) -> None:
+    settings = _State.settings
+    assert settings is not None
+    if settings.trace:
+        attach.name_sites(runner.model, [pkgutil.resolve_name(f"{b.module}:{b.owner}") for b in ADAPTER.bindings])
+    attach.model_loaded(runner.model, settings, planned=list(_State.bindings), bound=_bound)
+
+
+def _trace(version: str, device: str) -> None:
+    for binding in ADAPTER.select(version, device):
+        owner: Any = pkgutil.resolve_name(f"{binding.module}:{binding.owner}")
+        attach.trace_calls(binding.task, owner, binding.method)

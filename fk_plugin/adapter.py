@@ -1,0 +1,134 @@
+"""Adapter and Binding: where a task meets an engine's call site. The core knows engines through these only."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binding:
+    """One row of an adapter's table: this callable of these engine versions computes that task.
+
+    Attributes:
+        engine: adapter name.
+        versions: a PEP 440 range of the engine's own version.
+        device: the torch device type on which the engine dispatches to `target`.
+        task: the task's name.
+        target: "module:Class.method".
+        signature: str(inspect.signature(target)) in those versions.
+        arguments: the values of the task's semantic variants at this site.
+    """
+
+    engine: str
+    versions: str
+    device: str
+    task: str
+    target: str
+    signature: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> str:
+        """The class's name."""
+        return self.target.split(":")[1].split(".")[0]
+
+    @property
+    def module(self) -> str:
+        """The module the class is defined in."""
+        return self.target.split(":")[0]
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.target.rsplit(".", 1)[1]
+
+    def covers(self, engine_version: str) -> bool:
+        """Whether the row is meant for this version of the engine (build tags and pre-releases included)."""
+        return SpecifierSet(self.versions).contains(Version(engine_version).public, prereleases=True)
+
+    def mismatch(self) -> str | None:
+        """Why the installed target is not what the row describes, or None. Imports the engine's module."""
+        try:
+            target = pkgutil.resolve_name(self.target)
+        except (ImportError, AttributeError) as error:
+            return f"expected {self.target}, but it cannot be imported: {error}"
+        found = str(inspect.signature(inspect.unwrap(target)))
+        if found != self.signature:
+            return f"expected {self.target} with signature {self.signature}, but found {found}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """An engine, as the core sees it.
+
+    Attributes:
+        engine: its name on the command line.
+        distributions: names under which it may be installed, the preferred first.
+        entry_point_group, entry_point: how the engine finds the plugin.
+        filter_variable: the engine's variable that keeps plugins out.
+        bindings: the table.
+        launcher: "module:Class" of the end-to-end launcher (see fk_plugin.e2e.protocol).
+    """
+
+    engine: str
+    distributions: tuple[str, ...]
+    entry_point_group: str
+    entry_point: str
+    filter_variable: str
+    bindings: tuple[Binding, ...]
+    launcher: str
+
+    def installed(self) -> tuple[str, str] | None:
+        """(distribution, version) of the installed engine, or None."""
+        for name in self.distributions:
+            try:
+                return name, version(name)
+            except PackageNotFoundError:
+                continue
+        return None
+
+    def select(self, engine_version: str, device: str) -> tuple[Binding, ...]:
+        """The rows for this version and device."""
+        return tuple(b for b in self.bindings if b.covers(engine_version) and b.device == device)
+
+    def stand_down(self, task: str, engine_version: str, device: str) -> str:
+        """The sentence for a task that no row covers here."""
+        rows = [b for b in self.bindings if b.task == task]
+        ranges = sorted({f"{b.versions} on {b.device}" for b in rows})
+        if not rows:
+            near = difflib.get_close_matches(task, {b.task for b in self.bindings}, n=1)
+            return f"{self.engine} has no site for task {task}" + (f" (nearest: {near[0]})" if near else "")
+        return f"{task} expects {self.engine} {' or '.join(ranges)}, but found {engine_version} on {device}"
+
+
+def matching(
+    adapter: Adapter, tasks: Mapping[str, Any], engine_version: str, device: str
+) -> tuple[list[Binding], list[str]]:
+    """The bindings to apply for the planned `tasks`, and one sentence for each task that must stand down."""
+    rows = adapter.select(engine_version, device)
+    good: list[Binding] = []
+    refused = []
+    for task in tasks:
+        mine = [b for b in rows if b.task == task]
+        if not mine:
+            refused.append(adapter.stand_down(task, engine_version, device))
+        for binding in mine:
+            problem = binding.mismatch()
+            if problem:
+                refused.append(f"{task}: {problem}")
+            else:
+                good.append(binding)
+    return good, refused
+
+
+Register = Callable[[], None]

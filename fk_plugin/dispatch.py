@@ -1,0 +1,161 @@
+"""One opaque torch operator per task: check, call the kernel in force, else the named fallback, and count.
+
+The operator is torch.ops.fk.<task>. Compilers see its schema and its fake only, so what depends on token counts and
+strides is decided here, inside, on every call, and never burned into a compiled graph.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fk_plugin import proof
+from fk_plugin.errors import StrictError
+from fk_plugin.kernel import Kernel
+from fk_plugin.task import Overload, Task
+
+_LIBRARY = torch.library.Library("fk", "FRAGMENT")
+_OPERATORS: dict[str, Operator] = {}
+
+
+def unavailable(kernel: Kernel) -> str | None:
+    """Why `kernel` cannot run on this machine, or None.
+
+    The compute capability is left to the first call: asking for it here would initialise CUDA in the engine's parent
+    process, which then could not fork.
+    """
+    need = kernel.requires
+    for module in need.modules:
+        if importlib.util.find_spec(module) is None:
+            return f"it needs the package {module}, which is not installed"
+    if need.device == "cuda" and not torch.cuda.is_available():
+        return "it needs an NVIDIA GPU, and none is visible"
+    return None
+
+
+class Operator:
+    """A task's operator in this process: which kernel is in force, and what runs when it cannot."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.kernel: Kernel | None = None
+        self.strict = False
+        self.fallback_name = "reference"
+        self.fallback: Callable[..., Any] = task.reference
+        self._disabled: str | None = "no kernel in force"
+        self._takes_out = False
+        self._dtypes: frozenset[torch.dtype] = frozenset()
+        self._check_capability = False
+        for overload in task.overloads:
+            self._define(overload)
+
+    def _define(self, overload: Overload) -> None:
+        name = self.task.name if overload.name == "default" else f"{self.task.name}.{overload.name}"
+        _LIBRARY.define(overload.schema)
+        body = self._mutating if overload.mutates else self._functional
+        for key in ("CPU", "CUDA"):
+            _LIBRARY.impl(name, body, key)
+        torch.library.register_fake(f"fk::{name}", overload.fake, lib=_LIBRARY)
+
+    def use(self, kernel: Kernel | None, *, strict: bool = False) -> None:
+        """Put `kernel` in force (None: the fallback only). Prepares it; a failure disables it with the reason.
+
+        Raises:
+            StrictError: `strict`, and the kernel cannot run here.
+        """
+        self.kernel, self.strict = kernel, strict
+        if kernel is None:
+            self._disabled = "no kernel in force"
+            return
+        self._disabled = unavailable(kernel)
+        self._check_capability = kernel.requires.min_sm is not None
+        if self._disabled is None and kernel.prepare is not None:
+            try:
+                kernel.prepare()
+            except Exception as error:  # boundary: a candidate's own code; without it the engine must still start
+                self._disabled = f"its preparation failed: {type(error).__name__}: {error}"
+        self._takes_out = "out" in inspect.signature(kernel.fn).parameters
+        self._dtypes = frozenset(getattr(torch, name) for name in kernel.requires.dtypes)
+        if self._disabled is not None:
+            proof.event("unavailable", task=self.task.name, kernel=kernel.name, reason=self._disabled)
+            if strict:
+                raise StrictError(f"kernel {self.task.name}={kernel.name} cannot run here: {self._disabled}.")
+
+    def set_fallback(self, name: str, fn: Callable[..., Any]) -> None:
+        """What runs when the kernel cannot: an engine's own function with the task's arguments, and its name."""
+        self.fallback_name, self.fallback = name, fn
+
+    @property
+    def disabled(self) -> str | None:
+        """Why the kernel is out of force for the rest of the process, or None."""
+        return self._disabled
+
+    def refusal(self, args: tuple[Any, ...]) -> str | None:
+        """Why the kernel cannot take these arguments, or None. Never raises, never waits for the device."""
+        kernel = self.kernel
+        if self._disabled is not None or kernel is None:
+            return self._disabled or "no kernel in force"
+        first = args[0]
+        if kernel.requires.device not in ("any", first.device.type):
+            return f"device {first.device.type}"
+        if first.dtype not in self._dtypes:
+            return f"dtype {str(first.dtype).removeprefix('torch.')}"
+        if self._check_capability:
+            self._check_capability = False
+            have = torch.cuda.get_device_capability(first.device)
+            if have < (kernel.requires.min_sm or have):
+                self._disabled = f"compute capability {have[0]}.{have[1]}"
+                return self._disabled
+        return kernel.guard(*args) if kernel.guard is not None else None
+
+    def _functional(self, *args: Any) -> Any:
+        size = proof.bucket(self.task.tokens(*args))
+        reason = self.refusal(args)
+        if reason is None:
+            try:
+                result = self.kernel.fn(*args)  # type: ignore[union-attr]
+            except Exception as error:  # boundary: a candidate's code; `auto` promises that the engine goes on
+                reason = self._failed(error)
+            else:
+                proof.count(f"call|{self.task.name}|{self.kernel.name}|{size}")  # type: ignore[union-attr]
+                return result
+        proof.count(f"fall|{self.task.name}|{self.fallback_name}|{reason}|{size}")
+        return self.fallback(*args)
+
+    def _mutating(self, *args: Any, out: torch.Tensor) -> None:
+        if self._takes_out and self.refusal(args) is None:
+            size = proof.bucket(self.task.tokens(*args))
+            self.kernel.fn(*args, out=out)  # type: ignore[union-attr]
+            proof.count(f"call|{self.task.name}|{self.kernel.name}|{size}")  # type: ignore[union-attr]
+        else:
+            out.copy_(self._functional(*args))
+
+    def _failed(self, error: Exception) -> str:
+        """Disable the kernel after it raised, or raise where going on would be wrong."""
+        assert self.kernel is not None
+        name = f"{self.task.name}={self.kernel.name}"
+        sentence = f"kernel {name} failed: {type(error).__name__}: {error}"
+        proof.event("kernel_error", task=self.task.name, kernel=self.kernel.name, message=sentence)
+        if self.strict:
+            raise StrictError(f"{sentence}. FK_PLUGIN=strict ends the run; auto would go on without it.") from error
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise error  # a capture cannot be continued after an error
+        self._disabled = f"kernel error {type(error).__name__}"
+        return self._disabled
+
+
+def operator(task: Task) -> Operator:
+    """The operator of `task`, defined on first use."""
+    found = _OPERATORS.get(task.name)
+    if found is None:
+        found = _OPERATORS[task.name] = Operator(task)
+    return found
+
+
+def operators() -> dict[str, Operator]:
+    """The operators defined in this process, by task."""
+    return dict(_OPERATORS)

@@ -1,0 +1,1 @@
+"""End-to-end A/B runs of a whole engine, with and without a kernel."""

@@ -1,0 +1,13 @@
+"""The errors that a user may see. Each message says what was expected, what came, and what to do."""
+
+
+class FkError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class UsageError(FkError):
+    """The request cannot be carried out as written: a wrong name, value, path or a missing engine (exit status 2)."""
+
+
+class StrictError(FkError):
+    """FK_PLUGIN=strict: a kernel that should be in force is not bound, was never called, or failed."""

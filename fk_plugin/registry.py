@@ -1,0 +1,181 @@
+"""Finds tasks, kernels and adapters through entry points, and loads a stranger's kernel from a file.
+
+A package named by an entry point in `fk_plugin.tasks` is searched for Task instances, module by module. A package in
+`fk_plugin.kernels` holds one sub-package per task and one module per kernel. An entry point in `fk_plugin.adapters`
+names an Adapter. Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fk_plugin.errors import UsageError
+from fk_plugin.kernel import Kernel, Requires
+from fk_plugin.task import Task
+
+if TYPE_CHECKING:
+    from fk_plugin.adapter import Adapter
+
+TASKS, KERNELS, ADAPTERS = "fk_plugin.tasks", "fk_plugin.kernels", "fk_plugin.adapters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unavailable:
+    """A kernel module that could not be imported here, and why."""
+
+    task: str
+    name: str
+    reason: str
+
+
+def _modules(package: ModuleType) -> Iterator[str]:
+    for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not info.ispkg and not info.name.rsplit(".", 1)[1].startswith("_"):
+            yield info.name
+
+
+@lru_cache(maxsize=1)
+def tasks() -> dict[str, Task]:
+    """Every task by name. Imports torch."""
+    found: dict[str, Task] = {}
+    for point in entry_points(group=TASKS):
+        for module in _modules(point.load()):
+            for value in vars(importlib.import_module(module)).values():
+                if not isinstance(value, Task):
+                    continue
+                if value.name in found and found[value.name] is not value:
+                    raise UsageError(f"task {value.name} is defined twice, second in {module}; rename one of them.")
+                found[value.name] = value
+    return found
+
+
+def task(name: str) -> Task:
+    """The task called `name`; UsageError with the nearest names if there is none."""
+    try:
+        return tasks()[name]
+    except KeyError:
+        raise UsageError(unknown("task", name, tasks())) from None
+
+
+@lru_cache(maxsize=None)
+def kernels(task_name: str) -> tuple[dict[str, Kernel], tuple[Unavailable, ...]]:
+    """The kernels of one task by name, and those whose module cannot be imported here."""
+    found: dict[str, Kernel] = {}
+    missing = []
+    for point in entry_points(group=KERNELS):
+        root = point.load()
+        name = f"{root.__name__}.{task_name}"
+        if importlib.util.find_spec(name) is None:
+            continue
+        for module in _modules(importlib.import_module(name)):
+            try:
+                loaded = importlib.import_module(module)
+            except ImportError as error:
+                missing.append(Unavailable(task=task_name, name=module.rsplit(".", 1)[1], reason=str(error)))
+                continue
+            for item in _kernels_in(loaded):
+                if item.task == task_name:
+                    found[item.name] = item
+    return found, tuple(missing)
+
+
+def kernel(task_name: str, name: str) -> Kernel:
+    """One kernel by task and name, or from FILE.py:function.
+
+    Raises:
+        UsageError: no such task or kernel (with the nearest names), or it cannot be imported here (with the reason).
+    """
+    if ".py" in name:
+        return kernel_from_file(task(task_name), name)
+    found, missing = kernels(task(task_name).name)
+    if name in found:
+        return found[name]
+    for item in missing:
+        if item.name == name:
+            raise UsageError(f"kernel {task_name}={name} cannot be imported here: {item.reason}.")
+    raise UsageError(unknown(f"kernel of {task_name}", name, [*found, *(m.name for m in missing)]))
+
+
+def kernel_from_file(task_: Task, spec: str) -> Kernel:
+    """Load a candidate: "FILE.py" or "FILE.py:function", a @kernel or a plain function with the task's arguments.
+
+    A plain function is taken for CPU and CUDA alike, for every dtype; use @kernel to narrow it.
+    """
+    file, _, attribute = spec.partition(":")
+    path = Path(file).expanduser().resolve()
+    if not path.is_file():
+        raise UsageError(f"expected a Python file with a kernel for {task_.name}, but {path} is no file.")
+    module = _load_file(path)
+    attribute = attribute or task_.name
+    value = getattr(module, attribute, None)
+    if value is None:
+        named = [k.name for k in _kernels_in(module)]
+        raise UsageError(
+            f"{path.name} has no {attribute!r}; it defines kernels {named or 'none'}. Name one as {path.name}:NAME."
+        )
+    if isinstance(value, Kernel):
+        if value.task != task_.name:
+            raise UsageError(f"{path.name}:{attribute} is a kernel of {value.task}, not of {task_.name}.")
+        return value.named(f"{path.stem}:{attribute}")
+    if not callable(value):
+        raise UsageError(f"{path.name}:{attribute} is a {type(value).__name__}, not a function or @kernel.")
+    return _plain(task_, value, f"{path.stem}:{attribute}")
+
+
+def _plain(task_: Task, fn: Callable[..., Any], name: str) -> Kernel:
+    every = ("float64", "float32", "float16", "bfloat16")
+    return Kernel(task=task_.name, name=name, fn=fn, requires=Requires(device="any", dtypes=every))
+
+
+def _load_file(path: Path) -> ModuleType:
+    name = f"fk_candidate_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}_{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # a .py file always has one
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (SyntaxError, ImportError, NameError, AttributeError, TypeError) as error:
+        del sys.modules[name]
+        raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _kernels_in(module: ModuleType) -> list[Kernel]:
+    return [value for value in vars(module).values() if isinstance(value, Kernel)]
+
+
+@lru_cache(maxsize=1)
+def adapters() -> dict[str, Adapter]:
+    """Every engine adapter by engine name. Imports no engine."""
+    return {point.name: point.load() for point in entry_points(group=ADAPTERS)}
+
+
+def adapter(engine: str) -> Adapter:
+    """The adapter of `engine`; UsageError with the nearest names if there is none."""
+    try:
+        return adapters()[engine]
+    except KeyError:
+        raise UsageError(unknown("engine", engine, adapters())) from None
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """The sentence for a name that does not exist, nearest valid ones first."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:5]
+    hint = f"did you mean {', '.join(near)}?" if near else "none is installed."
+    return f"there is no {kind} called {name!r}; {hint}"

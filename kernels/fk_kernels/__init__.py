@@ -1,0 +1,1 @@
+"""Kernels: one sub-package per task, one module per kernel, found because it is here."""

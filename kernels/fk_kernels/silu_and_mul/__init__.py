@@ -1,0 +1,1 @@
+"""Kernels of silu_and_mul."""
