@@ -31,30 +31,38 @@ def model_loaded(
     root = type(model).__name__
     sites = {task: [name for name, module in model.named_modules() if bound(task, module)] for task in planned}
     proof.event("model", root=root, bound=sites)
-    key = f"forward|{root}"
     strict = settings.mode is Mode.STRICT
-    if settings.proof_dir is not None:
-        model.register_forward_pre_hook(lambda *_: proof.count(key))
     for task, names in sites.items():
         log.info("fk-plugin: %s bound at %d modules of %s", task, len(names), root)
         if strict and not names:
             raise refused(f"task {task} is not bound anywhere in {root}")
-    if strict and sites:
-        _check_first_forward(model, list(sites))
+    if settings.proof_dir is not None or (strict and sites):
+        _watch_forward(model, f"forward|{root}", list(sites) if strict else [])
     return sites
 
 
-def _check_first_forward(model: Any, tasks: list[str]) -> None:
-    """After the first forward every planned operator must have been called; a graph replay never comes first."""
+def _watch_forward(model: Any, key: str, must_be_called: list[str]) -> None:
+    """Count the forwards of this model; after the first one every task of `must_be_called` must have been called.
 
-    def check(*_: Any) -> None:
-        handle.remove()
-        used = proof.usage(proof.snapshot())
-        for task in tasks:
-            if task not in used:
-                raise refused(f"task {task} is bound but was never called in the first forward of {type(model).__name__}")
+    The instance's `forward` is wrapped rather than hooked: SGLang calls it directly, past torch's module hooks. The
+    first forward is never a graph replay, so the operators' Python runs in it.
+    """
+    original = model.forward
+    unproven = list(must_be_called)
 
-    handle = model.register_forward_hook(check)
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        proof.count(key)
+        result = original(*args, **kwargs)
+        if unproven:
+            used = proof.usage(proof.snapshot())
+            for task in unproven:
+                if task not in used:
+                    raise refused(f"task {task} is bound but was never called in the first forward ({key})")
+            unproven.clear()
+        return result
+
+    model.forward = forward
 
 
 def refused(reason: str) -> StrictError:

@@ -26,7 +26,9 @@ class Workload:
     """One point a task is measured at.
 
     `axes` maps axis names to sizes (for example tokens=8, hidden=1536), `source` says where the sizes come from
-    (model and module), `phase` is prefill or decode.
+    (model and module), `phase` is prefill or decode, or edge for a shape that only correctness is judged on.
+    `layout` names how the inputs lie in memory; "contiguous" unless a task knows others ("strided", "sliced",
+    "padded", "aliased", ...).
     """
 
     name: str
@@ -34,10 +36,11 @@ class Workload:
     dtype: str
     source: str
     phase: str
+    layout: str = "contiguous"
 
     def __post_init__(self) -> None:
-        if self.phase not in ("prefill", "decode"):
-            raise ValueError(f"workload {self.name}: phase must be prefill or decode, got {self.phase!r}")
+        if self.phase not in ("prefill", "decode", "edge"):
+            raise ValueError(f"workload {self.name}: phase must be prefill, decode or edge, got {self.phase!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,123 @@
+"""Is the plugged engine as accurate as the engine itself? Log-probabilities against a measured noise floor.
+
+Prefill is judged by teacher forcing: the log-probabilities that both sides give to the same prompts. Decode is judged
+by greedy generation: log-probabilities of the tokens both sides chose, up to the first one that differs; there, the
+other side's token must be a near-tie; then generation goes on from the shared prefix.
+The floor is what the baseline differs from itself when the batch is composed differently.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fk_plugin.e2e.protocol import Completion
+
+# A difference of two engines' rounding is as large as the engine's own between two batch compositions, not larger;
+# these leave room for the sampling error of both estimates.
+MEAN_FACTOR, MAX_FACTOR = 2.0, 4.0
+# Where an engine gives the same bits in every batch composition the measured floor is 0. One rounding of a bf16 hidden
+# state (2^-9 relative) moves a log-probability of size 2 to 10 by about this much.
+SMALLEST_MEAN, SMALLEST_MAX = 0.002, 0.05
+# Below this spread of log-probabilities the tokens are all alike and no check can fail.
+SMALLEST_SPREAD = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Absolute differences of log-probabilities (nats) over `count` tokens, and greedy choices that differ."""
+
+    mean: float
+    largest: float
+    count: int
+    changed: int = 0
+
+    def to_json(self) -> dict[str, float]:
+        """Plain numbers."""
+        return {"mean": self.mean, "max": self.largest, "tokens": self.count, "changed": self.changed}
+
+
+def _difference(values: Sequence[float], changed: int = 0) -> Difference:
+    if not values:
+        return Difference(mean=math.inf, largest=math.inf, count=0, changed=changed)
+    if any(math.isnan(v) for v in values):
+        return Difference(mean=math.inf, largest=math.inf, count=len(values), changed=changed)
+    return Difference(mean=statistics.fmean(values), largest=max(values), count=len(values), changed=changed)
+
+
+def prefill(a: Sequence[Completion], b: Sequence[Completion]) -> Difference:
+    """Teacher-forced difference over the same prompts."""
+    values = []
+    for left, right in zip(a, b, strict=True):
+        if len(left.prompt) != len(right.prompt):
+            raise ValueError(f"prompts of {len(left.prompt)} and {len(right.prompt)} log-probabilities do not compare")
+        values += [_apart(x, y) for x, y in zip(left.prompt, right.prompt, strict=True)]
+    return _difference(values)
+
+
+def _apart(x: float, y: float) -> float:
+    # Equal infinities agree; a NaN on either side stays NaN and fails.
+    return 0.0 if x == y else abs(x - y)
+
+
+def first_change(a: Completion, b: Completion) -> int:
+    """Index of the first generated token that differs; the shorter length if none does."""
+    for index, (x, y) in enumerate(zip(a.tokens, b.tokens, strict=False)):
+        if x != y:
+            return index
+    return min(len(a.tokens), len(b.tokens))
+
+
+def decode(a: Sequence[Completion], b: Sequence[Completion]) -> Difference:
+    """Difference of the chosen tokens' log-probabilities up to the first change, and of a's choice at the change.
+
+    Where b's list of most probable tokens does not even hold a's choice, the difference is infinite.
+    """
+    values = []
+    changed = 0
+    for left, right in zip(a, b, strict=True):
+        until = first_change(left, right)
+        for index in range(min(until + 1, len(left.tokens), len(right.tokens))):
+            token = left.tokens[index]
+            values.append(_apart(left.top[index][token], right.top[index].get(token, -math.inf)))
+        changed += until < min(len(left.tokens), len(right.tokens))
+    return _difference(values, changed)
+
+
+def spread(completions: Sequence[Completion]) -> float:
+    """Standard deviation of the prompts' token log-probabilities (nats)."""
+    values = [v for c in completions for v in c.prompt if math.isfinite(v)]
+    return statistics.pstdev(values) if len(values) > 1 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """One side against the baseline, prefill or decode, with the limits that were applied."""
+
+    what: str
+    difference: Difference
+    floor: Difference
+
+    @property
+    def mean_limit(self) -> float:
+        """Largest mean difference that passes."""
+        return max(MEAN_FACTOR * self.floor.mean, SMALLEST_MEAN)
+
+    @property
+    def max_limit(self) -> float:
+        """Largest single difference that passes."""
+        return max(MAX_FACTOR * self.floor.largest, SMALLEST_MAX)
+
+    @property
+    def passed(self) -> bool:
+        """Whether both limits hold. NaN and infinite differences never pass."""
+        return self.difference.mean <= self.mean_limit and self.difference.largest <= self.max_limit
+
+    def sentence(self) -> str:
+        """The figures in words."""
+        return (
+            f"{self.what}: mean {self.difference.mean:.2g} (limit {self.mean_limit:.2g}), "
+            f"max {self.difference.largest:.2g} (limit {self.max_limit:.2g}) over {self.difference.count} tokens"
+        )
