@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -75,7 +75,8 @@ class Adapter:
         engine: its name on the command line.
         distributions: names under which it may be installed, the preferred first.
         entry_point_group, entry_point: how the engine finds the plugin.
-        filter_variable: the engine's variable that keeps plugins out.
+        filter_variable: the engine's variable that lists the plugins to load; unset means all.
+        empty_filter_loads_all: whether setting it to nothing means all as well, and not none.
         bindings: the table.
         launcher: "module:Class" of the end-to-end launcher (see fk_plugin.e2e.protocol).
     """
@@ -85,6 +86,7 @@ class Adapter:
     entry_point_group: str
     entry_point: str
     filter_variable: str
+    empty_filter_loads_all: bool
     bindings: tuple[Binding, ...]
     launcher: str
 
@@ -129,6 +131,3 @@ def matching(
             else:
                 good.append(binding)
     return good, refused
-
-
-Register = Callable[[], None]

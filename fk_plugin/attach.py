@@ -36,6 +36,10 @@ def model_loaded(
         log.info("fk-plugin: %s bound at %d modules of %s", task, len(names), root)
         if strict and not names:
             raise refused(f"task {task} is not bound anywhere in {root}")
+    if settings.device_counters:
+        device = next(model.parameters()).device
+        if device.type == "cuda":
+            proof.start_device_counters(device)
     if settings.proof_dir is not None or (strict and sites):
         _watch_forward(model, f"forward|{root}", list(sites) if strict else [])
     return sites
@@ -53,6 +57,7 @@ def _watch_forward(model: Any, key: str, must_be_called: list[str]) -> None:
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
         proof.count(key)
+        proof.count_on_device(key)
         result = original(*args, **kwargs)
         if unproven:
             used = proof.usage(proof.snapshot())

@@ -121,18 +121,24 @@ class Operator:
             except Exception as error:  # boundary: a candidate's code; `auto` promises that the engine goes on
                 reason = self._failed(error)
             else:
-                proof.count(f"call|{self.task.name}|{self.kernel.name}|{size}")  # type: ignore[union-attr]
+                self._count_call(size)
                 return result
         proof.count(f"fall|{self.task.name}|{self.fallback_name}|{reason}|{size}")
+        proof.count_on_device(f"fall|{self.task.name}|{self.fallback_name}|{reason}|{size}")
         return self.fallback(*args)
 
     def _mutating(self, *args: Any, out: torch.Tensor) -> None:
         if self._takes_out and self.refusal(args) is None:
             size = proof.bucket(self.task.tokens(*args))
             self.kernel.fn(*args, out=out)  # type: ignore[union-attr]
-            proof.count(f"call|{self.task.name}|{self.kernel.name}|{size}")  # type: ignore[union-attr]
+            self._count_call(size)
         else:
             out.copy_(self._functional(*args))
+
+    def _count_call(self, size: int) -> None:
+        name = self.kernel.name  # type: ignore[union-attr]
+        proof.count(f"call|{self.task.name}|{name}|{size}")
+        proof.count_on_device(f"call|{self.task.name}|{name}|{size}")
 
     def _failed(self, error: Exception) -> str:
         """Disable the kernel after it raised, or raise where going on would be wrong."""

@@ -55,6 +55,11 @@ VARIABLES = (
         meaning="1: count the engine's own calls at every bindable site; needs FK_PLUGIN=off and FK_PROOF_DIR",
     ),
     Variable(
+        name="FK_DEVICE_COUNTERS",
+        default="0",
+        meaning="1: also count on the GPU, so that CUDA-graph replays count; slows the engine; needs FK_PROOF_DIR",
+    ),
+    Variable(
         name="FK_CACHE_DIR",
         default="~/.cache/fk-plugin",
         meaning="folder for converted models and compiled CPU kernels",
@@ -70,6 +75,7 @@ class Settings:
     kernels: str
     proof_dir: Path | None
     trace: bool
+    device_counters: bool
     cache_dir: Path
 
 
@@ -84,10 +90,13 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     mode = values["FK_PLUGIN"].lower()
     if mode not in {m.value for m in Mode}:
         raise UsageError(f"FK_PLUGIN must be off, auto or strict, but is {mode!r}; unset it for auto.")
-    if values["FK_TRACE"] not in ("0", "1"):
-        raise UsageError(f"FK_TRACE must be 0 or 1, but is {values['FK_TRACE']!r}; unset it for 0.")
-    trace = values["FK_TRACE"] == "1"
+    for name in ("FK_TRACE", "FK_DEVICE_COUNTERS"):
+        if values[name] not in ("0", "1"):
+            raise UsageError(f"{name} must be 0 or 1, but is {values[name]!r}; unset it for 0.")
+    trace, on_device = values["FK_TRACE"] == "1", values["FK_DEVICE_COUNTERS"] == "1"
     proof = values["FK_PROOF_DIR"]
+    if on_device and not proof:
+        raise UsageError("FK_DEVICE_COUNTERS=1 needs FK_PROOF_DIR, which is unset; set it to a folder to write into.")
     if trace and (mode != "off" or not proof):
         raise UsageError(
             "FK_TRACE=1 counts the engine's own calls, so it needs FK_PLUGIN=off and FK_PROOF_DIR; "
@@ -98,5 +107,6 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         kernels=values["FK_KERNELS"],
         proof_dir=Path(proof) if proof else None,
         trace=trace,
+        device_counters=on_device,
         cache_dir=Path(values["FK_CACHE_DIR"]).expanduser(),
     )

@@ -5,6 +5,7 @@ Counter keys, fields separated by "|":
     fall|TASK|FALLBACK|REASON|BUCKET    the named fallback ran instead, and why
     engine|TASK|SITE                    the engine's own code ran at a bindable site (FK_TRACE=1)
     forward|ROOT                        a forward of the model's root module started
+    device|...                          the same, counted on the device (FK_DEVICE_COUNTERS=1)
 BUCKET is the number of tokens rounded up to a power of two.
 """
 
@@ -13,15 +14,19 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fk_plugin.counters import Counters, Events
+
+if TYPE_CHECKING:
+    from fk_plugin.device_counters import DeviceCounters
 
 
 class _State:
     folder: Path | None = None
     counters = Counters(None)
     events = Events(None)
+    device: DeviceCounters | None = None
 
 
 def open_folder(folder: Path | None) -> None:
@@ -50,6 +55,21 @@ def count(key: str, amount: int = 1) -> None:
 def event(name: str, **fields: Any) -> None:
     """Append to this process's event log."""
     _State.events.write(name, **fields)
+
+
+def start_device_counters(device: Any) -> None:
+    """Begin counting on `device` (cuda) too. Once per process, before any graph is captured."""
+    from fk_plugin.device_counters import DeviceCounters
+
+    if _State.device is None:
+        assert _State.folder is not None  # env.read() insists on it
+        _State.device = DeviceCounters(device, _State.folder, os.getpid())
+
+
+def count_on_device(key: str) -> None:
+    """Add one to a device counter, if they are on."""
+    if _State.device is not None:
+        _State.device.add(key)
 
 
 def snapshot() -> dict[str, int]:
@@ -92,6 +112,11 @@ def usage(counts: dict[str, int]) -> dict[str, Usage]:
             name = (rest[1], rest[2])
             of.fallbacks[name] = of.fallbacks.get(name, 0) + value
     return result
+
+
+def on_device(counts: dict[str, int]) -> dict[str, int]:
+    """The counts that were kept on the device, under their plain keys."""
+    return {key.removeprefix("device|"): n for key, n in counts.items() if key.startswith("device|")}
 
 
 def engine_calls(counts: dict[str, int]) -> dict[str, dict[str, int]]:

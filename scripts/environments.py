@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -156,6 +157,7 @@ def overlay(recipe: str, plugin: str, folder: Path | None = None) -> str:
 
 def install(below: str, python: str, plugin: str) -> None:
     """Put the plugin into an overlay, without touching what lies below it."""
+    shutil.rmtree(ROOT / "build", ignore_errors=True)  # setuptools would pack files that are gone from the source
     pip = (below, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-build-isolation")
     run(*pip, *(["-e"] if plugin == "editable" else []), str(ROOT))
 

@@ -28,9 +28,12 @@ def use(result: Result) -> list[Check]:
     for task in result.kernels:
         sites = dict(result.trace.get(task, {}))
         found.append(_bound(task, sites, result.plugged))
-        found.append(_called(task, sites, result.plugged))
+        if result.replayed is not None:
+            found.append(_replayed(task, sites, result.replayed))
+        else:
+            found.append(_called(task, sites, result.plugged))
         found.append(_used(task, result.plugged))
-        found.append(_judged(task, result.plugged[0]))
+        found.append(_judged(task, result.replayed or result.plugged[0]))
     return found
 
 
@@ -61,6 +64,20 @@ def _called(task: str, sites: dict[str, int], starts: Sequence[Start]) -> Check:
             good &= expected > 0 and seen == expected
             rows.append(f"{seen} of {expected}")
     return Check(name=f"called, {task}", passed=good and bool(rows), detail=f"calls seen of expected: {', '.join(rows)}")
+
+
+def _replayed(task: str, sites: dict[str, int], start: Start) -> Check:
+    rows = []
+    good = True
+    for process in start.processes:
+        expected = bound_calls(process, task, sites) * process.device_forwards
+        seen = process.device_usage[task].seen if task in process.device_usage else 0
+        python = process.usage[task].seen if task in process.usage else 0
+        good &= expected > 0 and seen == expected
+        rows.append(f"{seen} of {expected} in {process.device_forwards} forwards ({python} from Python, the rest replayed)")
+    return Check(
+        name=f"called, {task}", passed=good and bool(rows), detail=f"calls counted on the GPU: {', '.join(rows)}"
+    )
 
 
 def _used(task: str, starts: Sequence[Start]) -> Check:

@@ -141,6 +141,17 @@ class Engine:
         """The counters of every process of this start, by pid."""
         return read_folder(self.proof)
 
+    def flush_device_counters(self) -> None:
+        """Have every process that holds a model write its device counters out."""
+        requests = [self.proof / f"{e['pid']}.flush" for e in self.events() if e["event"] == "model"]
+        for request in requests:
+            request.touch()
+        until = time.monotonic() + 15
+        while any(r.exists() for r in requests):
+            if time.monotonic() > until:
+                raise EngineFailed(self._reason("did not write its device counters within 15 s"))
+            time.sleep(0.05)
+
     def events(self) -> list[dict[str, Any]]:
         """The events of every process of this start."""
         return list(read_events(self.proof))

@@ -81,7 +81,8 @@ def to_json(result: Result) -> dict[str, Any]:
                         "forwards": p.forwards,
                         "bound": {task: len(names) for task, names in p.bound.items()},
                         "seen": {task: u.seen for task, u in p.usage.items()},
-                        "device": dict(p.device),
+                        "forwards_on_device": p.device_forwards,
+                        "seen_on_device": {task: u.seen for task, u in p.device_usage.items()},
                     }
                     for p in s.processes
                 ],
@@ -103,6 +104,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "sites_per_forward": {task: sum(sites.values()) for task, sites in result.trace.items()},
         "baseline": side(result.baseline),
         "plugged": side(result.plugged),
+        "replayed": side([result.replayed]) if result.replayed else None,
         "ratio": {"value": result.ratio.value, "low": result.ratio.low, "high": result.ratio.high},
         "accuracy": [
             {"what": j.what, "passed": j.passed, **j.difference.to_json(), "floor": j.floor.to_json()}

@@ -57,6 +57,7 @@ class Result:
     trace: Mapping[str, Mapping[str, int]]
     baseline: list[Start] = field(default_factory=list)
     plugged: list[Start] = field(default_factory=list)
+    replayed: Start | None = None  # counted on the device, on a GPU only
     ratio: Ratio | None = None
     judgements: list[Judgement] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
@@ -93,6 +94,8 @@ def run(request: Request, progress: Callable[[str], None]) -> Result:
         trace=sides.trace(job),
     )
     floor = _alternate(job, result, on)
+    if device == "cuda":
+        result.replayed = _replayed(job, on)
     result.ratio = ratio([s.passes for s in result.baseline], [s.passes for s in result.plugged])
     _check(job, result, plan, floor)
     return result
@@ -180,6 +183,16 @@ def _alternate(job: Job, result: Result, on: Mapping[str, str]) -> tuple[Differe
         result.described = start.described
     assert floor is not None
     return floor
+
+
+def _replayed(job: Job, on: Mapping[str, str]) -> Start:
+    """A start that counts on the device: graph replays run no Python, so host counters miss them."""
+    label = "plugged, counting on the device"
+    with job.start(label, {**on, "FK_DEVICE_COUNTERS": "1"}) as engine:
+        start = sides.begin(engine, label)
+        sides.serve_on_device(job, engine, start)
+        sides.finish(engine, start)
+    return start
 
 
 def _judgements(

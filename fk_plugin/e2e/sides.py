@@ -56,7 +56,9 @@ class Process:
     forwards: int
     bound: Mapping[str, list[str]]  # module names by task
     usage: Mapping[str, proof.Usage]
-    device: Mapping[str, int]  # counts kept on the device, which graph replays move too
+    # The same, kept on the device, where graph replays count too; empty unless FK_DEVICE_COUNTERS was set.
+    device_forwards: int
+    device_usage: Mapping[str, proof.Usage]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +122,21 @@ def judge(job: Job, engine: Engine, start: Start) -> Judged:
 
 
 def noise_floor(job: Job, engine: Engine, start: Start) -> tuple[accuracy.Difference, accuracy.Difference]:
-    """What this engine differs from itself when the batch is composed differently: (prefill, decode)."""
+    """What this engine differs from itself when the same tokens are computed in another batch: (prefill, decode).
+
+    Prefill: all sweep prompts together instead of alone, and generated tokens read again as a prompt; the larger of
+    the two. Large batches alone would not do: past some size a GEMM gives a row the same bits whatever stands beside
+    it. Decode: some requests one at a time instead of all together.
+    """
     assert start.judged is not None
     together = start.take(engine.generate(job.sweep, max_tokens=1, prompt_logprobs=True).completions)
+    texts = [prompt + answer.tokens for prompt, answer in zip(job.prompts, start.judged.decode, strict=True)]
+    again = start.take(engine.generate(texts, max_tokens=1, prompt_logprobs=True).completions)
     alone = []
     for prompt in job.prompts[:_ALONE]:
         alone += start.take(engine.generate([prompt], max_tokens=job.output_len, logprobs=_TOP).completions)
     return (
-        accuracy.prefill(start.judged.prefill, together),
+        accuracy.larger(accuracy.prefill(start.judged.prefill, together), accuracy.reread(start.judged.decode, again)),
         accuracy.decode(start.judged.decode[: len(alone)], alone),
     )
 
@@ -155,10 +164,8 @@ def _tail(completion: Completion, at: int) -> Completion:
     return Completion(tokens=completion.tokens[at:], top=completion.top[at:])
 
 
-def finish(engine: Engine, start: Start, *, device_counters: bool = False) -> None:
+def finish(engine: Engine, start: Start) -> None:
     """Read what every process of the start proves."""
-    if device_counters:
-        engine.flush_device_counters()
     counts = engine.counts()
     for event in engine.events():
         if event["event"] == "model":
@@ -169,7 +176,8 @@ def finish(engine: Engine, start: Start, *, device_counters: bool = False) -> No
                     forwards=proof.forwards(mine),
                     bound=event["bound"],
                     usage=proof.usage(mine),
-                    device={k.removeprefix("device|"): v for k, v in mine.items() if k.startswith("device|")},
+                    device_forwards=proof.forwards(proof.on_device(mine)),
+                    device_usage=proof.usage(proof.on_device(mine)),
                 )
             )
         elif event["event"] in ("stood_down", "unavailable"):
@@ -209,10 +217,22 @@ def trace(job: Job) -> dict[str, dict[str, int]]:
     return sites
 
 
-def _buckets(engine: Engine) -> dict[str, dict[int, int]]:
+def serve_on_device(job: Job, engine: Engine, start: Start) -> None:
+    """Serve and judge once with counters on the device, so that buckets of replayed graphs count too."""
+    before = _buckets(engine, on_device=True)
+    start.take(engine.generate(job.prompts, max_tokens=job.output_len).completions)
+    served = _buckets(engine, on_device=True)
+    judge(job, engine, start)
+    start.called_buckets = _moved(before, served)
+    start.judged_buckets = _moved(served, _buckets(engine, on_device=True))
+
+
+def _buckets(engine: Engine, *, on_device: bool = False) -> dict[str, dict[int, int]]:
+    if on_device:
+        engine.flush_device_counters()
     total: dict[str, dict[int, int]] = {}
     for counts in engine.counts().values():
-        for task, usage in proof.usage(counts).items():
+        for task, usage in proof.usage(proof.on_device(counts) if on_device else counts).items():
             mine = total.setdefault(task, {})
             for size, calls in usage.buckets.items():
                 mine[size] = mine.get(size, 0) + calls

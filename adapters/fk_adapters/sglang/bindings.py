@@ -31,6 +31,7 @@ ADAPTER = Adapter(
     entry_point_group="sglang.srt.plugins",
     entry_point="fk_plugin",
     filter_variable="SGLANG_PLUGINS",
+    empty_filter_loads_all=True,
     bindings=BINDINGS,
     launcher="fk_adapters.sglang.launcher:SglangLauncher",
 )

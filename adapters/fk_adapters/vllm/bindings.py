@@ -31,6 +31,7 @@ ADAPTER = Adapter(
     entry_point_group="vllm.general_plugins",
     entry_point="fk_plugin",
     filter_variable="VLLM_PLUGINS",
+    empty_filter_loads_all=False,
     bindings=BINDINGS,
     launcher="fk_adapters.vllm.launcher:VllmLauncher",
 )

@@ -1,0 +1,61 @@
+"""vLLM on CPU, in its default mode (compiled; custom_ops "none") and eager."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine_support import RAISES, Run, assert_proofs, engine
+from fk_plugin.e2e.client import EngineFailed
+
+pytestmark = pytest.mark.engine
+pytest.importorskip("vllm")
+
+
+def test_default_mode_on_real_weights(e2e: Callable[..., Run]) -> None:
+    """Inductor sets custom_ops to "none", which silently unplugs every out-of-tree class that does not insist."""
+    run = e2e("vllm", "--model", "smollm2", "--kernels", "silu_and_mul=cpu_fused", "--starts", "1", "--passes", "2")
+    assert run.data["engine_resolved"]["custom_ops"] == "none"
+    assert run.data["engine_resolved"]["compilation"] != "NONE"
+    assert_proofs(run, sites=30)
+
+
+def test_eager(e2e: Callable[..., Run]) -> None:
+    run = e2e("vllm", "--model", "dummy:tiny-llama", "--eager", "--kernels", "silu_and_mul=cpu_fused",
+              "--requests", "4", "--input-len", "16", "--output-len", "12", "--starts", "1", "--passes", "1",
+              "--max-batched-tokens", "64")  # fmt: skip
+    assert run.data["engine_resolved"]["custom_ops"] == "all"
+    assert_proofs(run, sites=4)
+
+
+def test_strict_ends_the_run_on_a_kernel_error(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "raises.py"
+    path.write_text(RAISES)
+    choice = {"FK_KERNELS": f"silu_and_mul={path}", "FK_PLUGIN": "strict"}
+    with pytest.raises(EngineFailed, match="ArithmeticError: planted"), engine("vllm", tiny, tmp_path / "run", **choice):
+        pytest.fail("the engine started, although its profile run calls the kernel")
+
+
+def test_an_unknown_name_ends_the_run(tiny: Path, tmp_path: Path) -> None:
+    choice = {"FK_KERNELS": "silu_and_mul=cpu_fusd"}
+    with pytest.raises(EngineFailed, match="did you mean cpu_fused"), engine("vllm", tiny, tmp_path, **choice):
+        pytest.fail("the engine started")
+
+
+@pytest.mark.long
+def test_strict_refuses_a_site_that_the_user_switched_off(tiny: Path, tmp_path: Path) -> None:
+    """`-silu_and_mul` in custom_ops keeps its meaning: in-tree code, so nothing is bound and strict says so."""
+    script = tmp_path / "refuse.py"
+    script.write_text(
+        "from vllm import LLM\n"
+        "if __name__ == '__main__':\n"
+        f"    LLM(model={str(tiny)!r}, skip_tokenizer_init=True, enforce_eager=True, max_model_len=256,\n"
+        "        compilation_config={'custom_ops': ['all', '-silu_and_mul']})\n"
+    )
+    env = {**os.environ, "FK_PLUGIN": "strict", "FK_KERNELS": "silu_and_mul=cpu_fused", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=env, check=False, timeout=400)
+    assert done.returncode != 0
+    assert "task silu_and_mul is not bound anywhere in LlamaForCausalLM" in done.stdout + done.stderr
