@@ -53,7 +53,7 @@ class Binding:
 
     def covers(self, engine_version: str) -> bool:
         """Whether the row is meant for this version of the engine (build tags and pre-releases included)."""
-        return SpecifierSet(self.versions).contains(Version(engine_version).public, prereleases=True)
+        return bool(SpecifierSet(self.versions).contains(Version(engine_version).public, prereleases=True))
 
     def mismatch(self) -> str | None:
         """Why the installed target is not what the row describes, or None. Imports the engine's module."""

@@ -13,6 +13,8 @@ from fk_plugin.errors import StrictError
 
 log = logging.getLogger("fk_plugin")
 
+SITE = "_fk_site"  # attribute that holds a module's qualified name
+
 
 def model_loaded(
     model: Any, settings: Settings, *, planned: Iterable[str], bound: Callable[[str, Any], bool]
@@ -95,7 +97,7 @@ def trace_calls(task: str, owner: type, method: str) -> None:
 
     @functools.wraps(original)
     def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        proof.count(f"engine|{task}|{getattr(self, '_fk_site', 'outside the model')}")
+        proof.count(f"engine|{task}|{getattr(self, SITE, 'outside the model')}")
         return original(*args, **kwargs) if isinstance(raw, staticmethod) else original(self, *args, **kwargs)
 
     counted._fk_traced = True  # type: ignore[attr-defined]
@@ -107,7 +109,7 @@ def name_sites(model: Any, owners: Iterable[type]) -> None:
     classes = tuple(owners)
     for name, module in model.named_modules():
         if isinstance(module, classes):
-            module._fk_site = name
+            setattr(module, SITE, name)
 
 
 def put_in_force(kernels: Any, settings: Settings) -> None:

@@ -76,7 +76,7 @@ class Operator:
         if self._disabled is None and kernel.prepare is not None:
             try:
                 kernel.prepare()
-            except Exception as error:  # boundary: a candidate's own code; without it the engine must still start
+            except Exception as error:  # noqa: BLE001  # boundary: a candidate's own code; the engine must start
                 self._disabled = f"its preparation failed: {type(error).__name__}: {error}"
         self._takes_out = "out" in inspect.signature(kernel.fn).parameters
         self._dtypes = frozenset(getattr(torch, name) for name in kernel.requires.dtypes)
@@ -118,7 +118,7 @@ class Operator:
         if reason is None:
             try:
                 result = self.kernel.fn(*args)  # type: ignore[union-attr]
-            except Exception as error:  # boundary: a candidate's code; `auto` promises that the engine goes on
+            except Exception as error:  # noqa: BLE001  # boundary: a candidate's code; `auto` goes on
                 reason = self._failed(error)
             else:
                 self._count_call(size)

@@ -15,7 +15,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -69,7 +69,7 @@ def task(name: str) -> Task:
         raise UsageError(unknown("task", name, tasks())) from None
 
 
-@lru_cache(maxsize=None)
+@cache
 def kernels(task_name: str) -> tuple[dict[str, Kernel], tuple[Unavailable, ...]]:
     """The kernels of one task by name, and those whose module cannot be imported here."""
     found: dict[str, Kernel] = {}

@@ -27,11 +27,31 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # What SGLang 0.5.16 imports on CPU beyond what vLLM's requirements bring.
-SGLANG_EXTRA = (
-    "aiohttp blobfile distro easydict gguf interegular IPython kernels<0.15,>=0.14.1 nvidia-ml-py openai-harmony "
-    "orjson outlines==0.1.11 python-multipart scipy soundfile uvloop xxhash zstandard timm accelerate torchao==0.17.0 "
-    "datasets py-spy"
-).split()
+SGLANG_EXTRA = [
+    "aiohttp",
+    "blobfile",
+    "distro",
+    "easydict",
+    "gguf",
+    "interegular",
+    "IPython",
+    "kernels<0.15,>=0.14.1",
+    "nvidia-ml-py",
+    "openai-harmony",
+    "orjson",
+    "outlines==0.1.11",
+    "python-multipart",
+    "scipy",
+    "soundfile",
+    "uvloop",
+    "xxhash",
+    "zstandard",
+    "timm",
+    "accelerate",
+    "torchao==0.17.0",
+    "datasets",
+    "py-spy",
+]
 
 
 def say(text: str) -> None:
@@ -43,12 +63,14 @@ def run(*command: str) -> None:
     """Run quietly; on failure show what it printed and stop."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}\nfailed with status {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-3000:]}")
+        sys.exit(
+            f"{' '.join(command)}\nfailed with status {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-3000:]}"
+        )
 
 
 @dataclass(frozen=True)
 class Step:
-    """One pip call: `packages` as they stand; or what `requirements_of` asks for, minus `without`, with `pins` instead."""
+    """One pip call: `packages`, and what `requirements_of` asks for, minus `without`, with `pins` instead."""
 
     name: str
     packages: tuple[str, ...] = ()
@@ -142,13 +164,16 @@ def base(recipe: str) -> str:
 
 
 def overlay(recipe: str, plugin: str, folder: Path | None = None) -> str:
-    """The python of a fresh overlay over a recipe's environment, with the plugin as a wheel, editable, or without it."""
+    """The python of a fresh overlay over a recipe's environment, with the plugin as a wheel, editable, or not."""
     below = base(recipe)
     clone = hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
     folder = folder or home() / f"overlay-{recipe}-{plugin}-{clone}"
     python = _create(folder, pip=False)
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    paths = [subprocess.run([p, "-c", ask], capture_output=True, text=True, check=True).stdout.strip() for p in (below, python)]
+    paths = [
+        subprocess.run([p, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+        for p in (below, python)
+    ]
     Path(paths[1], "base.pth").write_text(paths[0] + "\n")
     if plugin != "none":
         install(below, python, plugin)

@@ -71,7 +71,14 @@ def _kernels() -> list[dict[str, Any]]:
             )
         for item in missing:
             rows.append(
-                {"task": name, "kernel": item.name, "device": "?", "dtypes": "", "here": f"no: {item.reason}", "note": ""}
+                {
+                    "task": name,
+                    "kernel": item.name,
+                    "device": "?",
+                    "dtypes": "",
+                    "here": f"no: {item.reason}",
+                    "note": "",
+                }
             )
     return rows
 

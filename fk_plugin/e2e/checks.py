@@ -63,7 +63,9 @@ def _called(task: str, sites: dict[str, int], starts: Sequence[Start]) -> Check:
             seen = process.usage[task].seen if task in process.usage else 0
             good &= expected > 0 and seen == expected
             rows.append(f"{seen} of {expected}")
-    return Check(name=f"called, {task}", passed=good and bool(rows), detail=f"calls seen of expected: {', '.join(rows)}")
+    return Check(
+        name=f"called, {task}", passed=good and bool(rows), detail=f"calls seen of expected: {', '.join(rows)}"
+    )
 
 
 def _replayed(task: str, sites: dict[str, int], start: Start) -> Check:
@@ -74,7 +76,9 @@ def _replayed(task: str, sites: dict[str, int], start: Start) -> Check:
         seen = process.device_usage[task].seen if task in process.device_usage else 0
         python = process.usage[task].seen if task in process.usage else 0
         good &= expected > 0 and seen == expected
-        rows.append(f"{seen} of {expected} in {process.device_forwards} forwards ({python} from Python, the rest replayed)")
+        rows.append(
+            f"{seen} of {expected} in {process.device_forwards} forwards ({python} from Python, the rest replayed)"
+        )
     return Check(
         name=f"called, {task}", passed=good and bool(rows), detail=f"calls counted on the GPU: {', '.join(rows)}"
     )
@@ -135,7 +139,7 @@ def spread(value: float) -> Check:
 def canary(task: str, start: Start, judgements: Sequence[accuracy.Judgement]) -> Check:
     """The wrong kernel must have run and must have been refused by both judgements."""
     ran = sum(n for p in start.processes if task in p.usage for n in p.usage[task].calls.values())
-    refused = ran > 0 and all(not j.passed for j in judgements)
+    refused = ran > 0 and all(j.judgeable and not j.passed for j in judgements)
     if not ran:
         detail = f"the wrong {task} was never called, so this run has no accuracy verdict"
     elif not refused:

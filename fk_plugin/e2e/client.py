@@ -133,9 +133,7 @@ class Engine:
         }
         self._send(request)
         message = self._receive(self._answer_limit, f"{len(prompts)} requests")
-        return Answer(
-            seconds=message["seconds"], completions=[Completion.from_json(c) for c in message["completions"]]
-        )
+        return Answer(seconds=message["seconds"], completions=[Completion.from_json(c) for c in message["completions"]])
 
     def counts(self) -> dict[int, dict[str, int]]:
         """The counters of every process of this start, by pid."""

@@ -141,6 +141,8 @@ def generate(config: dict[str, Any], folder: Path, progress: Callable[[str], Non
         save_file(shard, str(folder / file), metadata={"format": "pt"})
         index |= dict.fromkeys(shard, file)
     size = sum(t.nbytes for shard in shards for t in shard.values())
+    if device == "cuda":
+        torch.cuda.empty_cache()  # the engine is about to ask for nearly all of it
     (folder / "model.safetensors.index.json").write_text(
         json.dumps({"metadata": {"total_size": size}, "weight_map": index})
     )
@@ -160,5 +162,3 @@ def _fill(name: str, meta: Any, dtype: Any, device: str, generator: Any, hidden:
     # logits with standard deviation s * sqrt(hidden).
     std = _LOGIT_STD / hidden**0.5 if name.startswith("lm_head") else _WEIGHT_STD
     return torch.empty(meta.shape, dtype=dtype, device=device).normal_(0.0, std, generator=generator)
-
-

@@ -121,7 +121,7 @@ def _portable(kernels: str) -> str:
     """The same choices with absolute paths; engine processes run in another folder."""
     parts = []
     for part in filter(None, (p.strip() for p in kernels.split(","))):
-        task, equals, name = part.partition("=")
+        task, _, name = part.partition("=")
         file, colon, function = name.partition(":")
         parts.append(f"{task}={Path(file).expanduser().resolve()}{colon}{function}" if ".py" in file else part)
     return ",".join(parts)

@@ -13,7 +13,7 @@ from fk_plugin.e2e.client import Engine
 from fk_plugin.e2e.protocol import Completion, Options
 from fk_plugin.errors import FkError
 
-_TOP = 5  # log-probabilities asked for at each generated token; at a near-tie the other side's choice is among them
+_TOP = 20  # log-probabilities asked for at each generated token, the most vLLM gives by default
 _CONTINUATIONS = 4
 _ALONE = 4
 
@@ -83,6 +83,9 @@ class Start:
     called_buckets: Mapping[str, set[int]] = field(default_factory=dict)  # by task, while serving
     judged_buckets: Mapping[str, set[int]] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
+    # Device counts at the first request, by pid. Start-up is left out: while a graph is captured its calls are
+    # recorded and not executed, although the forward around a piecewise graph is.
+    device_base: Mapping[int, dict[str, int]] = field(default_factory=dict)
     stood_down: list[str] = field(default_factory=list)
 
     def take(self, completions: list[Completion]) -> list[Completion]:
@@ -170,14 +173,16 @@ def finish(engine: Engine, start: Start) -> None:
     for event in engine.events():
         if event["event"] == "model":
             mine = counts[event["pid"]]
+            base = start.device_base.get(event["pid"], {})
+            served = {key: n - base.get(key, 0) for key, n in proof.on_device(mine).items()}
             start.processes.append(
                 Process(
                     pid=event["pid"],
                     forwards=proof.forwards(mine),
                     bound=event["bound"],
                     usage=proof.usage(mine),
-                    device_forwards=proof.forwards(proof.on_device(mine)),
-                    device_usage=proof.usage(proof.on_device(mine)),
+                    device_forwards=proof.forwards(served),
+                    device_usage=proof.usage(served),
                 )
             )
         elif event["event"] in ("stood_down", "unavailable"):
@@ -220,6 +225,7 @@ def trace(job: Job) -> dict[str, dict[str, int]]:
 def serve_on_device(job: Job, engine: Engine, start: Start) -> None:
     """Serve and judge once with counters on the device, so that buckets of replayed graphs count too."""
     before = _buckets(engine, on_device=True)
+    start.device_base = {pid: proof.on_device(counts) for pid, counts in engine.counts().items()}
     start.take(engine.generate(job.prompts, max_tokens=job.output_len).completions)
     served = _buckets(engine, on_device=True)
     judge(job, engine, start)

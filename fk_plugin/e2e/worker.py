@@ -42,7 +42,7 @@ def main() -> None:
             send(ready=launcher.describe())
             for line in stream:
                 send(**_answer(launcher, json.loads(line)))
-        except Exception as error:  # boundary: whatever the engine raises must reach the parent as a message
+        except Exception as error:  # noqa: BLE001  # boundary: the parent must hear what the engine raises
             traceback.print_exc()
             send(error=f"{type(error).__name__}: {error}")
         finally:

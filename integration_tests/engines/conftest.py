@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from engine_support import Run, fk
+
 from fk_plugin.e2e import models
 
 

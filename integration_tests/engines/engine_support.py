@@ -76,8 +76,8 @@ def assert_proofs(run: Run, sites: int) -> None:
         assert all(p["forwards"] > 10 for p in start["processes"])
     canary = run.check("canary, silu_and_mul")
     assert canary["passed"] and "the wrong silu_and_mul is refused" in canary["detail"]
-    floor = [row["floor"]["mean"] for row in run.data["accuracy"]]
-    assert all(row["passed"] and row["mean"] <= 2 * max(f, 0.001) for row, f in zip(run.data["accuracy"], floor))
+    for row in run.data["accuracy"]:
+        assert row["passed"] and row["mean"] <= 3 * max(row["floor"]["mean"], 0.001), row
 
 
 WRONG_BY_FIVE_PERCENT = """

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from engine_support import NEVER_MATCHES, RAISES, WRONG_BY_FIVE_PERCENT, Run, assert_proofs, engine, fk
+
 from fk_plugin.e2e.client import EngineFailed
 
 pytestmark = pytest.mark.engine

@@ -1,4 +1,4 @@
-"""After `pip uninstall` nothing is left: same log-probabilities, same compile-cache key, no call, as never installed."""
+"""After `pip uninstall`: log-probabilities, compile-cache key and calls are those of a never-installed run."""
 
 import json
 import os
@@ -18,7 +18,8 @@ if __name__ == "__main__":
     from vllm import LLM, SamplingParams, envs
     from vllm.model_executor.custom_op import op_registry_oot
     llm = LLM(model=sys.argv[1], skip_tokenizer_init=True, max_model_len=256, enable_prefix_caching=False, seed=0)
-    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, detokenize=False, logprobs=1, prompt_logprobs=0)
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, detokenize=False, logprobs=1,
+                            prompt_logprobs=0)
     out = llm.generate([{"prompt_token_ids": list(range(5, 45))}], params, use_tqdm=False)[0]
     config = llm.llm_engine.vllm_config
     root = Path(os.environ["VLLM_CACHE_ROOT"], "torch_compile_cache")

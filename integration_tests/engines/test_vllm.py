@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from engine_support import RAISES, Run, assert_proofs, engine
+
 from fk_plugin.e2e.client import EngineFailed
 
 pytestmark = pytest.mark.engine
@@ -35,7 +35,10 @@ def test_strict_ends_the_run_on_a_kernel_error(tiny: Path, tmp_path: Path) -> No
     path = tmp_path / "raises.py"
     path.write_text(RAISES)
     choice = {"FK_KERNELS": f"silu_and_mul={path}", "FK_PLUGIN": "strict"}
-    with pytest.raises(EngineFailed, match="ArithmeticError: planted"), engine("vllm", tiny, tmp_path / "run", **choice):
+    with (
+        pytest.raises(EngineFailed, match="ArithmeticError: planted"),
+        engine("vllm", tiny, tmp_path / "run", **choice),
+    ):
         pytest.fail("the engine started, although its profile run calls the kernel")
 
 

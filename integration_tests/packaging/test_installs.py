@@ -8,7 +8,6 @@ from pathlib import Path
 import environments
 import pytest
 
-
 _ASK = """
 import json, pkgutil
 from importlib.metadata import entry_points, distribution

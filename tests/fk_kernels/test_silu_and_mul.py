@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -114,7 +115,7 @@ print("interpreted")
 def test_triton_rows_in_the_interpreter() -> None:
     """float32 and float16 only: Triton's interpreter rounds bfloat16 wrongly; that one is tested on a GPU."""
     pytest.importorskip("triton")
-    folder = os.path.dirname(__file__)
+    folder = Path(__file__).parent
     env = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(
         [sys.executable, "-c", _INTERPRETED, folder], capture_output=True, text=True, env=env, check=False

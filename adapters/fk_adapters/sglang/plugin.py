@@ -10,11 +10,10 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
+from fk_adapters.sglang.bindings import ADAPTER
 from fk_plugin import attach, dispatch, env, proof, registry, select
 from fk_plugin.adapter import Binding, matching
 from fk_plugin.errors import FkError
-
-from fk_adapters.sglang.bindings import ADAPTER
 
 _LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 _SERVER_ARGS = "sglang.srt.server_args.ServerArgs.__post_init__"

@@ -36,7 +36,9 @@ def register() -> None:
     import vllm
     from vllm.platforms import current_platform
 
-    device = "cuda" if current_platform.is_cuda() else "cpu" if current_platform.is_cpu() else current_platform.device_type
+    device = (
+        "cuda" if current_platform.is_cuda() else "cpu" if current_platform.is_cpu() else current_platform.device_type
+    )
     if settings.trace:
         _trace(vllm.__version__, device)
     good, refused = matching(ADAPTER, plan.kernels, vllm.__version__, device)

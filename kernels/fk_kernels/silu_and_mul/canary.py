@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from fk_plugin.kernel import Requires, kernel
 
 
-@kernel("silu_and_mul", requires=Requires(device="any", dtypes=("float32", "float16", "bfloat16")), wrong_on_purpose=True)
+@kernel(
+    "silu_and_mul", requires=Requires(device="any", dtypes=("float32", "float16", "bfloat16")), wrong_on_purpose=True
+)
 def canary(x: torch.Tensor, round_activation: bool = True) -> torch.Tensor:
     """x[..., :D] * silu(x[..., D:])."""
     half = x.shape[-1] // 2
