@@ -86,5 +86,5 @@ def run(args: argparse.Namespace) -> int:
         progress.done()
     report.show(result)
     if args.json is not None:
-        args.json.write_text(json.dumps(report.to_json(result), indent=2) + "\n")
+        args.json.write_text(json.dumps(report.to_json(result), indent=2, allow_nan=False) + "\n")
     return 0 if result.passed else 1

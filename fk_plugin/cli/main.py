@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
+import signal
 import sys
 from pathlib import Path
 
@@ -37,8 +38,14 @@ def build() -> argparse.ArgumentParser:
     return parser
 
 
+def _terminate(*_: object) -> None:
+    # As an exception, so that engines and candidates in child processes are stopped on the way out.
+    raise SystemExit(128 + signal.SIGTERM)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Exit status 0: done or passed; 1: a check failed; 2: the request cannot be carried out."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         args = build().parse_args(argv)
         return int(args.run(args))

@@ -36,9 +36,10 @@ class Difference:
     count: int
     changed: int = 0
 
-    def to_json(self) -> dict[str, float]:
-        """Plain numbers."""
-        return {"mean": self.mean, "max": self.largest, "tokens": self.count, "changed": self.changed}
+    def to_json(self) -> dict[str, float | None]:
+        """Plain numbers; JSON has no infinity, so what could not be measured or is infinite becomes null."""
+        mean, largest = (x if math.isfinite(x) else None for x in (self.mean, self.largest))
+        return {"mean": mean, "max": largest, "tokens": self.count, "changed": self.changed}
 
 
 def _difference(values: Sequence[float], changed: int = 0) -> Difference:

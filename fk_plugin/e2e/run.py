@@ -13,6 +13,7 @@ from fk_plugin.adapter import Adapter
 from fk_plugin.e2e import checks, models, prompts, sides
 from fk_plugin.e2e.accuracy import Difference, Judgement, decode, prefill, spread
 from fk_plugin.e2e.checks import Check
+from fk_plugin.e2e.client import EngineFailed
 from fk_plugin.e2e.protocol import Options
 from fk_plugin.e2e.sides import Job, Start
 from fk_plugin.e2e.stats import Ratio, ratio
@@ -223,10 +224,13 @@ def _canary(job: Job, result: Result, task: str, floor: tuple[Difference, Differ
     label = f"canary of {task}"
     baseline = result.baseline[0].judged
     assert baseline is not None
-    with job.start(label, {"FK_PLUGIN": "auto", "FK_KERNELS": f"{task}={CANARY}"}) as engine:
-        start = sides.begin(engine, label)
-        mine = sides.judge(job, engine, start)
-        sides.finish(engine, start)
+    try:
+        with job.start(label, {"FK_PLUGIN": "auto", "FK_KERNELS": f"{task}={CANARY}"}) as engine:
+            start = sides.begin(engine, label)
+            mine = sides.judge(job, engine, start)
+            sides.finish(engine, start)
+    except EngineFailed as error:  # what was measured before must not be lost with it
+        return Check(name=f"canary, {task}", passed=False, detail=f"no accuracy verdict: {error}")
     judgements = [
         Judgement(what="prefill", difference=prefill(baseline.prefill, mine.prefill), floor=floor[0]),
         Judgement(what="decode", difference=decode(baseline.decode, mine.decode), floor=floor[1]),

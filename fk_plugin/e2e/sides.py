@@ -15,7 +15,7 @@ from fk_plugin.errors import FkError
 
 _TOP = 20  # log-probabilities asked for at each generated token, the most vLLM gives by default
 _CONTINUATIONS = 4
-_ALONE = 4
+_ALONE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
