@@ -2,6 +2,7 @@
  *
  * out may be x and total may be residual, element for element: index i is read before it is written and by nobody else,
  * which is what `omp simd` asserts (without it the compiler's own overlap check would choose the scalar loop).
+ * The squares are summed in float64: loops that the compiler does not vectorise must not lose accuracy by it.
  * A row is summed in one order whatever the number of rows and threads, so its result is the same alone and in a batch.
  */
 #include <math.h>
@@ -47,13 +48,13 @@ enum { ROUND_WEIGHT, ROUND_ONCE, ROUND_INPUT };
         for (int64_t row = 0; row < rows; row++) {                                                          \
             const XTYPE *from = x + row * x_stride, *add = residual + row * residual_stride;                \
             XTYPE *to = out + row * out_stride, *total_to = total + row * total_stride;                     \
-            float squares = 0.0f;                                                                           \
+            double squares = 0.0;                                                                           \
             _Pragma("omp simd reduction(+ : squares)")                                                      \
             for (int64_t i = 0; i < counted; i++) {                                                         \
                 const float sum = load_##X(from[i]) + load_##X(add[i]);                                     \
                 squares += sum * sum;                                                                       \
             }                                                                                               \
-            const float scale = 1.0f / sqrtf(squares / (float)counted + eps);                               \
+            const float scale = 1.0f / sqrtf((float)(squares / (double)counted) + eps);                     \
             if (!weight)                                                                                    \
                 EACH(X, store_##X(sum * scale))                                                             \
             else if (rounding == ROUND_WEIGHT)                                                              \

@@ -1,5 +1,6 @@
 /* rms_norm for CPU: float32 arithmetic, one row after the other, rows shared out over torch's OpenMP threads.
  *
+ * The squares are summed in float64: loops that the compiler does not vectorise must not lose accuracy by it.
  * A row is summed in one order whatever the number of rows and threads, so its result is the same alone and in a batch.
  */
 #include <math.h>
@@ -35,10 +36,10 @@ enum { ROUND_WEIGHT, ROUND_ONCE, ROUND_INPUT };
         for (int64_t row = 0; row < rows; row++) {                                                          \
             const XTYPE *from = x + (row / inner) * outer_stride + (row % inner) * inner_stride;            \
             XTYPE *to = out + row * width;                                                                  \
-            float squares = 0.0f;                                                                           \
+            double squares = 0.0;                                                                           \
             _Pragma("omp simd reduction(+ : squares)")                                                      \
             for (int64_t i = 0; i < counted; i++) squares += load_##X(from[i]) * load_##X(from[i]);         \
-            const float scale = 1.0f / sqrtf(squares / (float)counted + eps);                               \
+            const float scale = 1.0f / sqrtf((float)(squares / (double)counted) + eps);                     \
             if (!weight)                                                                                    \
                 for (int64_t i = 0; i < width; i++) to[i] = store_##X(load_##X(from[i]) * scale);           \
             else if (rounding == ROUND_WEIGHT)                                                              \
