@@ -138,6 +138,8 @@ class Task:
         take_rows: (arguments, start, stop) -> the arguments for those rows alone; None: every tensor whose first
             axis is as long as the rows is cut there. Results and mutated arguments that follow rows are compared.
         row_variance: why a row's result may depend on the rows beside it; empty: it must not, bit for bit.
+        rounding_freedom: why a 16-bit result may be rounded in another order than the reference's (the intermediate
+            roundings an engine does are part of what a model was trained or evaluated with); empty: it may not.
         insensitive: arguments the result does not depend on, each with the reason; the linter wants every other
             tensor argument to matter.
         world_size: fewest ranks it is meaningful on. Above 1, make_inputs, kernels, reference and oracle run in every
@@ -161,6 +163,7 @@ class Task:
     redraw: Callable[[tuple[Any, ...], int], tuple[Any, ...]] | None = None
     take_rows: Callable[[tuple[Any, ...], int, int], tuple[Any, ...]] | None = None
     row_variance: str = ""
+    rounding_freedom: str = ""
     insensitive: Mapping[str, str] = field(default_factory=dict)
     world_size: int = 1
     region: Region | None = None
