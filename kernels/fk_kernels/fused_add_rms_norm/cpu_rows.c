@@ -1,7 +1,7 @@
 /* fused_add_rms_norm for CPU: float32 arithmetic, rows shared out over torch's OpenMP threads.
  *
- * out may be x and total may be residual, element for element: index i is read before it is written and by nobody else,
- * which is what `omp simd` asserts (without it the compiler's own overlap check would choose the scalar loop).
+ * out may be x and total may be residual, element for element: a block of the row is summed into a buffer of its own
+ * before it is overwritten. The buffer also keeps every loop at one store, which lets the compiler vectorise it.
  * The squares are summed in float64: loops that the compiler does not vectorise must not lose accuracy by it.
  * A row is summed in one order whatever the number of rows and threads, so its result is the same alone and in a batch.
  */
@@ -30,14 +30,10 @@ enum { ROUND_WEIGHT, ROUND_ONCE, ROUND_INPUT };
 /* AS(T, v): v rounded to T, as a float again. */
 #define AS(T, v) load_##T(store_##T(v))
 
-/* sum is kept in float32: the norm sees it unrounded. */
-#define EACH(X, EXPRESSION)                                                                                 \
-    _Pragma("omp simd")                                                                                     \
-    for (int64_t i = 0; i < width; i++) {                                                                   \
-        const float sum = load_##X(from[i]) + load_##X(add[i]);                                             \
-        total_to[i] = store_##X(sum);                                                                       \
-        to[i] = EXPRESSION;                                                                                 \
-    }
+enum { BLOCK = 1024 };
+
+/* sum is float32: the norm sees it unrounded. */
+#define EACH(EXPRESSION) for (int64_t i = 0; i < size; i++) to[i] = EXPRESSION;
 
 #define DEFINE(X, XTYPE, W, WTYPE)                                                                          \
     void fused_add_rms_norm_##X##_##W(const XTYPE *x, const XTYPE *residual, const WTYPE *weight,           \
@@ -47,22 +43,29 @@ enum { ROUND_WEIGHT, ROUND_ONCE, ROUND_INPUT };
         _Pragma("omp parallel for schedule(static) if (rows * width > 16384)")                              \
         for (int64_t row = 0; row < rows; row++) {                                                          \
             const XTYPE *from = x + row * x_stride, *add = residual + row * residual_stride;                \
-            XTYPE *to = out + row * out_stride, *total_to = total + row * total_stride;                     \
             double squares = 0.0;                                                                           \
             _Pragma("omp simd reduction(+ : squares)")                                                      \
             for (int64_t i = 0; i < counted; i++) {                                                         \
-                const float sum = load_##X(from[i]) + load_##X(add[i]);                                     \
-                squares += sum * sum;                                                                       \
+                const float value = load_##X(from[i]) + load_##X(add[i]);                                   \
+                squares += value * value;                                                                   \
             }                                                                                               \
             const float scale = 1.0f / sqrtf((float)(squares / (double)counted) + eps);                     \
-            if (!weight)                                                                                    \
-                EACH(X, store_##X(sum * scale))                                                             \
-            else if (rounding == ROUND_WEIGHT)                                                              \
-                EACH(X, store_##X(AS(W, AS(W, sum * scale) * load_##W(weight[i]))))                         \
-            else if (rounding == ROUND_ONCE)                                                                \
-                EACH(X, store_##X(sum * scale * load_##W(weight[i])))                                       \
-            else                                                                                            \
-                EACH(X, store_##X(AS(X, sum * scale) * load_##W(weight[i])))                                \
+            for (int64_t start = 0; start < width; start += BLOCK) {                                        \
+                const int64_t size = width - start < BLOCK ? width - start : BLOCK;                         \
+                const WTYPE *w = weight + start;                                                            \
+                XTYPE *to = out + row * out_stride + start, *total_to = total + row * total_stride + start; \
+                float sum[BLOCK];                                                                           \
+                for (int64_t i = 0; i < size; i++) sum[i] = load_##X(from[start + i]) + load_##X(add[start + i]);\
+                for (int64_t i = 0; i < size; i++) total_to[i] = store_##X(sum[i]);                         \
+                if (!weight)                                                                                \
+                    EACH(store_##X(sum[i] * scale))                                                         \
+                else if (rounding == ROUND_WEIGHT)                                                          \
+                    EACH(store_##X(AS(W, AS(W, sum[i] * scale) * load_##W(w[i]))))                          \
+                else if (rounding == ROUND_ONCE)                                                            \
+                    EACH(store_##X(sum[i] * scale * load_##W(w[i])))                                        \
+                else                                                                                        \
+                    EACH(store_##X(AS(X, sum[i] * scale) * load_##W(w[i])))                                 \
+            }                                                                                               \
         }                                                                                                   \
     }
 
