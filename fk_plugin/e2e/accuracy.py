@@ -121,3 +121,16 @@ class Judgement:
             f"{self.what}: mean {self.difference.mean:.2g} (limit {self.mean_limit:.2g}), "
             f"max {self.difference.largest:.2g} (limit {self.max_limit:.2g}) over {self.difference.count} tokens"
         )
+
+
+def merge(parts: Sequence[Difference]) -> Difference:
+    """Several differences as one, weighted by their tokens."""
+    count = sum(p.count for p in parts)
+    if not count:
+        return _difference([])
+    return Difference(
+        mean=sum(p.mean * p.count for p in parts if p.count) / count,
+        largest=max(p.largest for p in parts if p.count),
+        count=count,
+        changed=sum(p.changed for p in parts),
+    )
