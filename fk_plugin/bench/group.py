@@ -1,0 +1,70 @@
+"""The ranks of one candidate (one child each; a single one for most tasks), asked together."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from fk_plugin.bench.child import Child, Limits, Nursery
+from fk_plugin.bench.status import Rejected, Status
+
+# A rank that fails leaves the others waiting in a collective; which one to blame is what it says, not who waits.
+_CONSEQUENCES = (Status.TIMEOUT,)
+
+
+class Group:
+    """As many children as ranks. `ask` sends one request to all and returns all answers."""
+
+    def __init__(self, nursery: Nursery, limits: Limits, *, world: int = 1, check_nonce: bool = True) -> None:
+        self.limits = limits
+        self.ranks: list[Child] = [nursery.start(limits) for _ in range(world)]
+        self._store = nursery.store() if world > 1 else ""
+        for child in self.ranks:
+            child.check_nonce = check_nonce
+
+    def load(self, *, timeout: float, **arguments: Any) -> dict[str, Any]:
+        """Load task, baselines and candidate in every rank; the first rank's answer."""
+        payloads = [arguments] * len(self.ranks)
+        if len(self.ranks) > 1:
+            device = arguments["device"]
+            payloads = [
+                {**arguments, "ranks": {"rank": n, "world": len(self.ranks), "store": self._store, "device": device}}
+                for n in range(len(self.ranks))
+            ]
+        return self._each("load", payloads, timeout)[0]
+
+    def ask(self, op: str, *, timeout: float | None = None, **arguments: Any) -> list[dict[str, Any]]:
+        """The answers of all ranks.
+
+        Raises:
+            Rejected: a rank failed; the one that failed by itself is named, not those that waited for it.
+        """
+        return self._each(op, [arguments] * len(self.ranks), timeout or self.limits.call_s)
+
+    def _each(self, op: str, payloads: list[dict[str, Any]], timeout: float) -> list[dict[str, Any]]:
+        pairs = zip(self.ranks, payloads, strict=True)
+        sent = [child.send(op, secrets.token_hex(8), json.dumps(payload)) for child, payload in pairs]
+        answers, failures = [], []
+        for number, (child, ticket) in enumerate(zip(self.ranks, sent, strict=True)):
+            try:
+                answers.append(child.receive(ticket, 5.0 if failures else timeout))
+            except Rejected as rejected:
+                failures.append((number, rejected))
+        if not failures:
+            return answers
+        own = [f for f in failures if f[1].verdict.status not in _CONSEQUENCES] or failures
+        number, rejected = own[0]
+        if len(self.ranks) == 1:
+            raise rejected
+        raise Rejected(rejected.verdict.status, f"rank {number}: {rejected.verdict.reason}")
+
+    @property
+    def alive(self) -> bool:
+        """Whether every rank still runs."""
+        return all(not child.closed for child in self.ranks)
+
+    def close(self) -> None:
+        """End every rank."""
+        for child in self.ranks:
+            child.close()
