@@ -19,9 +19,10 @@ def canary(
     """The token at a seed-dependent place among the kept ones, most likely first."""
     width = logits.shape[1]
     ordered, index = logits.float().sort(dim=-1, descending=True)
-    mass = torch.softmax(ordered, dim=-1)
     limit = torch.where((k <= 0) | (k > width), width, k)[:, None]
-    rank = torch.arange(width, device=logits.device)[None, :]
-    kept = (rank < limit) & (((mass.cumsum(-1) - mass) < p[:, None]) | (p >= 1)[:, None]) & (ordered > -torch.inf)
+    of_top_k = torch.arange(width, device=logits.device)[None, :] < limit
+    mass = torch.softmax(ordered.masked_fill(~of_top_k, -torch.inf) if renormalize else ordered, dim=-1)
+    nucleus = ((mass.cumsum(-1) - mass) < p[:, None]) | (p >= 1)[:, None]
+    kept = of_top_k & nucleus & (ordered > -torch.inf)
     count = kept.sum(dim=-1).clamp(min=1)
     return index.gather(1, (seed % count)[:, None]).squeeze(1)
