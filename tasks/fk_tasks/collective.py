@@ -173,6 +173,7 @@ ALL_REDUCE = Task(
     cost=_cost_reduce,
     tokens=_tokens,
     row_variance=_ORDER,
+    rounding_freedom=_ORDER,
     world_size=2,
     mirrors=tuple(
         Mirror(
@@ -218,6 +219,7 @@ ROW_PARALLEL_LINEAR = Task(
     cost=_cost_linear,
     tokens=_tokens,
     row_variance=f"matrix libraries choose tiles by the number of rows; {_ORDER}",
+    rounding_freedom=_ORDER,
     world_size=2,
     mirrors=(
         Mirror(

@@ -113,9 +113,9 @@ def _inputs(workload: Workload, device: str, seed: int) -> tuple[Any, ...]:
         logits_TV[:, ::3] = -torch.inf
     k_T = torch.full((rows,), workload.axes["top_k"], dtype=torch.int32, device=device)
     p_T = torch.full((rows,), workload.axes["top_p_permille"] / 1000, device=device)
-    if workload.phase != "edge" and rows > 1:
-        k_T[::4] = 5
-        p_T[1::4] = 0.5
+    if workload.phase != "edge":  # requests of a batch ask for different filters
+        k_T[::4] = torch.randint(2, 60, k_T[::4].shape, generator=generator, device=device, dtype=torch.int32)
+        p_T[::3] = 0.5 + 0.5 * torch.rand(p_T[::3].shape, generator=generator, device=device)
     seeds_T = torch.randint(-(2**62), 2**62, (rows,), generator=generator, device=device)
     return logits_TV.to(getattr(torch, workload.dtype)), k_T, p_T, seeds_T, layout != "joint"
 
@@ -200,6 +200,10 @@ TOP_K_TOP_P_SAMPLE = Task(
     oracle=probabilities,
     compare="distribution",
     redraw=_redraw,
+    insensitive={
+        "k": "another filter often leaves a single draw as it was; the distribution test sees it",
+        "p": "another filter often leaves a single draw as it was; the distribution test sees it",
+    },
     mirrors=(
         *(
             Mirror(
