@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-_MODULES = ("time", "statistics", "json", "os", "gc", "threading", "torch", "torch.cuda")
+_MODULES = ("time", "statistics", "json", "os", "gc", "threading", "torch", "torch.cuda", "torch.nn.functional")
 _CLASSES = (torch.Tensor, torch.Generator, torch.cuda.Event, torch.cuda.Stream, torch.cuda.CUDAGraph)
 
 

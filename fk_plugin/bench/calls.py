@@ -12,7 +12,7 @@ import torch
 from fk_plugin.bench import audit, baselines, compare, judge, schema
 from fk_plugin.bench.contents import build
 from fk_plugin.bench.status import Rejected, Status
-from fk_plugin.bench.tensors import Fenced, copy_storages, poison_, tensors_in, write
+from fk_plugin.bench.tensors import Fenced, copy_storages, describe, poison_, tensors_in, write
 from fk_plugin.bench.watch import Watch
 from fk_plugin.task import Task, Workload
 
@@ -98,7 +98,7 @@ class Caller:
         return {
             **self._effects(before, fenced_args, fenced_outs, [] if form == "out" else results),
             "form": judge.form_of(result),
-            "types": [_type_name(t) for t in results],
+            "types": [type_name(t) for t in results],
             "computed": sorted(watch.computed),
             "left": sorted(audit.workers() - threads),
             "outputs": self._store(outputs, tag),
@@ -143,7 +143,12 @@ class Caller:
     def _store(self, outputs: list[torch.Tensor], tag: str) -> list[dict[str, Any]]:
         folder = self._worker.folder
         plain = [torch.Tensor.as_subclass(t, torch.Tensor) for t in outputs]
-        return [write(t, folder / f"{tag}-{number}.bin") for number, t in enumerate(plain)]
+        # A tensor of another device (meta, say) is described and not stored; the judge says what is wrong with it.
+        kind = torch.device(self._worker.device).type
+        return [
+            write(t, folder / f"{tag}-{number}.bin") if t.device.type == kind else {"file": "", **describe(t)}
+            for number, t in enumerate(plain)
+        ]
 
     # What follows exists for tests alone: it puts back what the design keeps out of the candidate's process, to prove
     # that keeping it out is what defeats a cheat.
@@ -175,6 +180,7 @@ def first_tensor(args: tuple[Any, ...]) -> list[torch.Tensor]:
     return (floating or found)[:1]
 
 
-def _type_name(tensor: Any) -> str:
+def type_name(tensor: Any) -> str:
+    """Empty for a plain tensor, else what it is."""
     kind = type(tensor)
     return "" if kind is torch.Tensor else f"{kind.__module__}.{kind.__qualname__}"

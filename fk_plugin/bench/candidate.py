@@ -106,8 +106,8 @@ class Correctness:
             if "expected" in reply:  # only with the check oracle_elsewhere switched off
                 leaked = judge.outputs(reply["expected"], folder)
                 want = replace(want, reference=leaked, oracle=[t.double() for t in leaked])
-            got = judge.outputs(reply["outputs"], folder)
             judge.structure(reply, want, form=form)
+            got = judge.outputs(reply["outputs"], folder)
             if self.setting.checks.on("judge_elsewhere"):
                 judge.values(label, got, want)
             elif reply["verdict"]:
@@ -173,8 +173,8 @@ def hidden(workloads: tuple[Workload, ...], count: int) -> list[Workload]:
         axis = next((a for a in ("tokens", "rows") if a in workload.axes), None)
         if axis is None or "padded" in workload.axes:
             continue
-        most = min(workload.axes[axis], 512)
-        size = generator.randint(1, max(1, most)) | 1
+        most = min(max(workload.axes[axis], 1), 512)
+        size = generator.randint(min(2, most), most) | 1
         found.append(replace(workload, name=f"hidden-{size}", axes={**workload.axes, axis: size}, phase="edge"))
     return found
 

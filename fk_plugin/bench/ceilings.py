@@ -20,7 +20,7 @@ _SIZES = {"cpu": (1 << 15, 1 << 18, 1 << 21, 1 << 24, 1 << 27), "cuda": (1 << 22
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """`bandwidth`: (bytes in play, best bytes/s) by size; `peak`: best operations/s (bfloat16 on CUDA, else float32)."""
+    """`bandwidth`: (bytes in play, best bytes/s) by size; `peak`: operations/s (bfloat16 on CUDA, else float32)."""
 
     bandwidth: tuple[tuple[int, float], ...]
     peak: float

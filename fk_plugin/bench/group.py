@@ -16,9 +16,17 @@ _CONSEQUENCES = (Status.TIMEOUT,)
 class Group:
     """As many children as ranks. `ask` sends one request to all and returns all answers."""
 
-    def __init__(self, nursery: Nursery, limits: Limits, *, world: int = 1, check_nonce: bool = True) -> None:
+    def __init__(
+        self,
+        nursery: Nursery,
+        limits: Limits,
+        *,
+        world: int = 1,
+        environ: dict[str, str] | None = None,
+        check_nonce: bool = True,
+    ) -> None:
         self.limits = limits
-        self.ranks: list[Child] = [nursery.start(limits) for _ in range(world)]
+        self.ranks: list[Child] = [nursery.start(limits, environ) for _ in range(world)]
         self._store = nursery.store() if world > 1 else ""
         for child in self.ranks:
             child.check_nonce = check_nonce

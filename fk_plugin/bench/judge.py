@@ -141,9 +141,13 @@ class Judge:
             Rejected: WRONG or STALE_OUTPUT, with the element and the allowance.
         """
         try:
+            if len(got) != len(expected.reference):
+                raise Rejected(Status.BAD_OUTPUT, f"{label}: {len(got)} results, expected {len(expected.reference)}")
             for number, output in enumerate(got):
-                if output.shape != expected.reference[number].shape:
-                    raise Rejected(Status.BAD_OUTPUT, f"result {number} has shape {list(output.shape)} in {label}")
+                want = expected.reference[number]
+                if output.shape != want.shape or (output.dtype != want.dtype and self.checks.on("structure")):
+                    what = f"{output.dtype} {list(output.shape)}, expected {want.dtype} {list(want.shape)}"
+                    raise Rejected(Status.BAD_OUTPUT, f"{label}: result {number} is {what}")
                 self._value(label, number, output, expected, same_rounding)
         except Rejected as rejected:
             if rejected.verdict.status is Status.WRONG:

@@ -26,9 +26,15 @@ class Session:
     """Runs candidates one after the other. `protected` are files, besides the product's, that must not change."""
 
     def __init__(
-        self, setting: Setting, *, progress: Progress = lambda text: None, protected: tuple[Path, ...] = ()
+        self,
+        setting: Setting,
+        *,
+        progress: Progress = lambda text: None,
+        protected: tuple[Path, ...] = (),
     ) -> None:
         self.setting, self.progress, self.protected = setting, progress, protected
+        self._nursery: Nursery | None = None
+        self._race: Race | None = None
         self.missing: dict[str, str] = {}
         self.wrong_baselines: dict[str, str] = {}
         self.environment: dict[str, Any] = {}
@@ -39,16 +45,34 @@ class Session:
         Raises:
             UsageError: the task itself cannot be judged or timed here.
         """
+        with self:
+            return [row for spec in kernels for row in self.examine(spec)]
+
+    def __enter__(self) -> Session:
+        """Lint the task, start the clean processes and let the baselines race."""
         setting = self.setting
         self._lint()
-        with Nursery() as nursery:
-            race = Race(nursery, setting)
+        self._nursery = Nursery()
+        try:
+            self._race = race = Race(self._nursery, setting)
             self.missing, self.environment = race.missing, environment.describe(setting.device)
             for workload in setting.workloads:
                 self.progress(f"baselines on {workload.name}")
                 found = race.run(workload)
                 self.wrong_baselines |= {f"{name} on {workload.name}": why for name, why in found.wrong.items()}
-            return [row for spec in kernels for row in _Candidate(self, nursery, race, spec).rows()]
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._nursery is not None:
+            self._nursery.__exit__()
+        self._nursery = self._race = None
+
+    def examine(self, spec: str, setting: Setting | None = None, environ: dict[str, str] | None = None) -> list[Row]:
+        """The rows of one kernel; inside the context only. `setting` may differ in checks and limits."""
+        return _Candidate(self, spec, setting or self.setting, environ or {}).rows()
 
     def _lint(self) -> None:
         setting = self.setting
@@ -63,9 +87,10 @@ class Session:
 class _Candidate:
     """One candidate: its processes and its rows."""
 
-    def __init__(self, session: Session, nursery: Nursery, race: Race, spec: str) -> None:
-        self.session, self.nursery, self.race, self.spec = session, nursery, race, spec
-        self.setting = session.setting
+    def __init__(self, session: Session, spec: str, setting: Setting, environ: dict[str, str]) -> None:
+        assert session._nursery is not None and session._race is not None  # entered
+        self.session, self.spec, self.setting, self.environ = session, spec, setting, environ
+        self.nursery, self.race = session._nursery, session._race
         self.name, self.source = spec, ""
         self.declined: list[str] = []
         self.group: Group | None = None
@@ -119,8 +144,9 @@ class _Candidate:
         """A fresh group of processes with the candidate and every denominator loaded."""
         setting = self.setting
         group = Group(
-            self.nursery, setting.limits, world=setting.world, check_nonce=setting.checks.on("nonce")
-        )
+            self.nursery, setting.limits, world=setting.world, environ=self.environ,
+            check_nonce=setting.checks.on("nonce"),
+        )  # fmt: skip
         names = {found.name for found in self.race.results.values()}
         try:
             meta = group.load(

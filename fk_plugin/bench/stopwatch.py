@@ -89,6 +89,9 @@ class Stopwatch:
             if reply["late"] and on("late"):
                 n = len(reply["late"])
                 raise Rejected(Status.CHEAT_ASYNC, f"results of {n} calls changed after their time was taken")
+            if reply["types"] and on("structure"):
+                kind = reply["types"][0]
+                raise Rejected(Status.BAD_OUTPUT, f"a timed call gave a {kind}, expected a plain torch.Tensor")
             if reply["reused"] and on("structure"):
                 raise Rejected(Status.BAD_OUTPUT, "its result lies in the memory of an earlier call's, still in use")
         if not on("timed_outputs"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fk_plugin.bench import region
+from fk_plugin.bench import calls, region
 from fk_plugin.bench.compare import equal_bits
 from fk_plugin.bench.contents import build, unpack
 from fk_plugin.bench.tensors import tensors_in, write
@@ -56,10 +56,11 @@ class Bench:
         """Run [side, recipes] after [side, recipes]; returns the seconds per call of each.
 
         `late` lists kept calls whose results changed after the clock had stopped, `reused` those whose results share
-        memory with an earlier call's. `keep` holds the candidate's results for `deliver`.
+        memory with an earlier call's, `types` the types of those that are no plain tensors. `keep` holds the
+        candidate's results for `deliver`.
         """
         unpacked, timer = self._set_up(workload, mode, cold)
-        self._kept, copies, seconds = [], [], []
+        self._kept, copies, seconds, kinds = [], [], [], set()
         for side, recipes in schedule:
             if not self._worker.checks.on("fresh_timed"):
                 recipes = [schedule[0][1][0]] * len(recipes)
@@ -71,8 +72,9 @@ class Bench:
                 outputs = [self._outputs(args, result, mode) for args, result in sample.calls]
                 copies += [[t.clone() for t in ts] for ts in outputs]
                 self._kept += outputs
+                kinds |= {calls.type_name(t) for _, result in sample.calls for t in tensors_in(result)}
             del sample
-        return {"seconds_per_call": seconds, **self._afterwards(copies)}
+        return {"seconds_per_call": seconds, "types": sorted(kinds - {""}), **self._afterwards(copies)}
 
     def _outputs(self, args: tuple[Any, ...], result: Any, mode: str) -> list[torch.Tensor]:
         written = [] if mode == "compile" else self._worker.signature.written_tensors(args)

@@ -28,8 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where a GPU is visible")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write samples, errors and environment to this file")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="ranks, for tasks that need several")
-    parser.add_argument("--budget", type=float, default=6.0, metavar="SECONDS", help="timing per workload (default 6)")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="longest single request to a kernel")
+    parser.add_argument("--budget", type=float, default=6.0, metavar="SECONDS", help="timing per workload")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="longest request to a kernel")
     parser.add_argument("--memory", type=float, default=24.0, metavar="GIB", help="host memory a kernel may add")
 
 
