@@ -127,7 +127,6 @@ def by_parent_clock(group: Group, workload: Workload, plan: Plan, side: str, cla
         sets, repeats = min(wanted, memory, 2000), 1
     else:
         sets, repeats = plan.calls, max(1, min(5000, wanted * 4 // plan.calls))
-    empty = min(max(r["seconds"] for r in group.ask("go")) for _ in range(3))
     best = float("inf")
     for _ in range(3):
         replies = group.ask(
@@ -138,6 +137,7 @@ def by_parent_clock(group: Group, workload: Workload, plan: Plan, side: str, cla
         if calls != sets * repeats:
             raise Rejected(Status.CHEAT_CHANNEL, f"asked for {sets * repeats} calls, {calls} were made ready")
         seconds = max(r["seconds"] for r in group.ask("go"))
+        empty = max(r["seconds"] for r in group.ask("idle"))
         best = min(best, max(seconds - empty, 0.0) / calls)
         if best < 1.5 * claimed_s:
             break

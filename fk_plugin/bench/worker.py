@@ -176,6 +176,10 @@ class Worker:
         """Run what `prepare` made ready, for the parent's clock."""
         return self.timer.go()
 
+    def op_idle(self) -> dict[str, Any]:
+        """Nothing: what the channel itself costs."""
+        return {}
+
     def op_ceilings(self, **how: Any) -> dict[str, Any]:
         """Measured bandwidth and peak of the device; see ceilings.measure."""
         from fk_plugin.bench import ceilings
