@@ -3,7 +3,7 @@
 Hacks: 10
 Task: silu_and_mul
 Caught as: STALE_OUTPUT
-By: reuse, twin, timed_outputs, hidden_shapes, rows
+By: reuse, twin, timed_outputs, hidden_shapes, rows, parent_clock
 Without: OK
 Device: cpu
 """

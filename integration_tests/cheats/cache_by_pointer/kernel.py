@@ -4,7 +4,7 @@ the last result for new values at the same address.
 Hacks: 9
 Task: silu_and_mul
 Caught as: STALE_OUTPUT
-By: reuse, twin, timed_outputs, hidden_shapes, rows
+By: reuse, twin, timed_outputs, hidden_shapes, rows, parent_clock
 Without: OK
 Device: cpu
 """

@@ -3,7 +3,7 @@
 Hacks: 24
 Task: softmax
 Caught as: WRONG
-By: numeric, floor
+By: numeric, floor, rows
 Without: OK
 Device: cpu
 """
