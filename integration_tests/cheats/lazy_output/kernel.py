@@ -4,7 +4,7 @@ caught: a result that is not exactly a torch.Tensor.
 Hacks: 3
 Task: silu_and_mul
 Caught as: BAD_OUTPUT
-By: structure
+By: structure, timed_outputs
 Without: OK
 Device: cpu
 """
