@@ -173,19 +173,19 @@ class Child:
             if used > self.limits.memory:
                 self.close()
                 limit = self.limits.memory / 2**30
-                raise Rejected(Status.OUT_OF_MEMORY, f"it used {used / 2**30:.1f} GiB, limit {limit:.1f} GiB; killed")
+                raise Rejected(Status.OUT_OF_MEMORY, f"it used {used / 2**30:.1f} GiB of memory, limit {limit:.1f} GiB; killed")
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
     def _death(self) -> Rejected:
-        status = self._wait(5.0)
+        status, words = self._wait(5.0), self._last_words()
         self.close()
         if status is None:
             return Rejected(Status.CRASHED, "its process closed the channel and went on; it was killed")
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             name = signal.Signals(number).name if number in {s.value for s in signal.Signals} else str(number)
-            return Rejected(Status.CRASHED, f"its process was ended by {name}{self._last_words()}")
+            return Rejected(Status.CRASHED, f"its process was ended by {name}{words}")
         code = os.waitstatus_to_exitcode(status)
         return Rejected(Status.CRASHED, f"its process left with exit status {code} in the middle of a call")
 
