@@ -37,6 +37,8 @@ def _activations(workload: Workload, generator: torch.Generator) -> torch.Tensor
         return _values((rows, 2 * width + 8), generator).to(dtype)[:, 8 : 8 + width]
     if workload.layout == "strided":
         return _values((rows, 2 * width), generator).to(dtype)[:, ::2]
+    if workload.layout == "transposed":
+        return _values((rows, width), generator).to(dtype).t().contiguous().t()
     return _values((rows, heads, width) if heads else (rows, width), generator).to(dtype)
 
 
@@ -110,6 +112,7 @@ _EDGES: tuple[tuple[str, dict[str, int], str, str], ...] = (
     ("hidden-7168", {"tokens": 513, "hidden": 7168}, "contiguous", "bfloat16"),
     ("sliced", {"tokens": 33, "hidden": 576}, "sliced", "bfloat16"),
     ("strided", {"tokens": 9, "hidden": 576}, "strided", "bfloat16"),
+    ("transposed", {"tokens": 9, "hidden": 576}, "transposed", "bfloat16"),
     ("wide-weight", {"tokens": 9, "hidden": 576}, "wide_weight", "bfloat16"),
     ("no-weight", {"tokens": 9, "hidden": 576}, "no_weight", "bfloat16"),
     ("rounding-once", {"tokens": 9, "hidden": 576}, "rounding_once", "bfloat16"),

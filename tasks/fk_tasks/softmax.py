@@ -61,11 +61,15 @@ def _inputs(workload: Workload, device: str, seed: int) -> tuple[torch.Tensor, t
     if layout == "masked":  # what top-k leaves: everything below the largest few is minus infinity
         keep = x_TV.topk(min(50, width), dim=-1).values[:, -1:]
         x_TV.masked_fill_(x_TV < keep, -torch.inf)
+    if layout == "masked_tail":  # whole blocks of nothing but minus infinity, as padded vocabularies have
+        x_TV[:, 100:] = -torch.inf
     x_TV = x_TV.to(getattr(torch, workload.dtype))
     if layout == "sliced":
         x_TV = x_TV[:, 8 : 8 + width]
     elif layout == "strided":
         x_TV = x_TV[:, : 2 * width : 2]
+    elif layout == "transposed":
+        x_TV = x_TV.t().contiguous().t()
     return x_TV, None if layout == "same_dtype" else torch.float32
 
 
@@ -84,6 +88,8 @@ _EDGES = (
     ("below-block", {"tokens": 5, "vocabulary": 4095}, "contiguous", "float32"),
     ("above-block", {"tokens": 5, "vocabulary": 4097}, "contiguous", "float32"),
     ("masked", {"tokens": 7, "vocabulary": 32000}, "masked", "float32"),
+    ("masked-tail", {"tokens": 3, "vocabulary": 32000}, "masked_tail", "float32"),
+    ("transposed", {"tokens": 5, "vocabulary": 9999}, "transposed", "float32"),
     ("sliced", {"tokens": 5, "vocabulary": 9999}, "sliced", "float32"),
     ("strided", {"tokens": 5, "vocabulary": 9999}, "strided", "float32"),
     ("same-dtype", {"tokens": 5, "vocabulary": 32000}, "same_dtype", "bfloat16"),

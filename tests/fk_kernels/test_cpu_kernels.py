@@ -21,7 +21,7 @@ CASES = [
     for dtype in DTYPES
 ]
 # Layouts that the C kernels leave to the fallback, and what their guards must say.
-REFUSED = {"strided": "not contiguous"}
+REFUSED = {"strided": "not contiguous", "transposed": "not contiguous"}
 
 
 @pytest.fixture(scope="module")

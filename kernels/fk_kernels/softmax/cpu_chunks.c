@@ -31,8 +31,7 @@ static inline float fast_exp(float x) {
     p = p * f + 5.0000001201e-1f;
     p = p * f * f + f + 1.0f;
     p *= bits_to_float((uint32_t)((int32_t)n + 127) << 23);
-    p = x < -87.33f ? 0.0f : p;
-    return x != x ? x : p;
+    return x < -87.33f ? 0.0f : p; /* NaN compares false all the way and stays NaN in p */
 }
 
 static inline float load_f32(float v) { return v; }
