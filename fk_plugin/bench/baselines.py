@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -32,9 +33,13 @@ def of(task: Task) -> tuple[Baseline, ...]:
 
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile with one graph for each shape, as an engine compiles for the shapes it captures."""
+    import torch._dynamo.config as dynamo
     import torch._inductor.config as inductor
 
     inductor.compile_threads = 1  # a pool of compilers would be a pool of child processes
+    dynamo.recompile_limit = dynamo.accumulated_recompile_limit = 4096  # one per shape, and shapes are many
+    if "tqdm" in sys.modules:
+        sys.modules["tqdm"].tqdm.monitor_interval = 0  # Inductor's progress bar would start a thread
     return torch.compile(fn, dynamic=False, fullgraph=True)
 
 

@@ -49,13 +49,17 @@ class Nursery:
 
     def __init__(self, environ: dict[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        env = {**os.environ, **(environ or {})}
-        command = [sys.executable, "-m", "fk_plugin.bench.zygote", str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), env=env, stdin=subprocess.DEVNULL)
-        theirs.close()
-        self._channel = ours
         root = _SCRATCH if _SCRATCH.is_dir() and os.access(_SCRATCH, os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="fk-bench-", dir=root))
+        # Without NVML, asking whether a GPU is there initialises the driver, and no child could use CUDA after a fork.
+        env = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", **(environ or {})}
+        self._log = (self._folder / "log").open("wb")
+        command = [sys.executable, "-m", "fk_plugin.bench.zygote", str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            command, pass_fds=(theirs.fileno(),), env=env, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+        )
+        theirs.close()
+        self._channel = ours
         self._children: list[Child] = []
 
     def __enter__(self) -> Nursery:
@@ -66,6 +70,7 @@ class Nursery:
             child.close()
         self._channel.close()
         self._process.wait()
+        self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def request(self, message: dict[str, Any], fds: list[int] | None = None) -> dict[str, Any]:
@@ -76,9 +81,8 @@ class Nursery:
         except (BrokenPipeError, ConnectionResetError):
             data = b""
         if not data:
-            raise UsageError(
-                f"the sandbox's helper process ended with status {self._process.wait()}; its message stands above."
-            )
+            status, words = self._process.wait(), last_words(self._folder / "log")
+            raise UsageError(f"the sandbox's helper process ended with status {status}{words}")
         reply: dict[str, Any] = json.loads(data)
         return reply
 
@@ -173,12 +177,13 @@ class Child:
             if used > self.limits.memory:
                 self.close()
                 limit = self.limits.memory / 2**30
-                raise Rejected(Status.OUT_OF_MEMORY, f"it used {used / 2**30:.1f} GiB of memory, limit {limit:.1f} GiB; killed")
+                used_gib = used / 2**30
+                raise Rejected(Status.OUT_OF_MEMORY, f"it used {used_gib:.1f} GiB of memory, limit {limit:.1f}; killed")
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
     def _death(self) -> Rejected:
-        status, words = self._wait(5.0), self._last_words()
+        status, words = self._wait(5.0), last_words(self.folder / "log")
         self.close()
         if status is None:
             return Rejected(Status.CRASHED, "its process closed the channel and went on; it was killed")
@@ -188,10 +193,6 @@ class Child:
             return Rejected(Status.CRASHED, f"its process was ended by {name}{words}")
         code = os.waitstatus_to_exitcode(status)
         return Rejected(Status.CRASHED, f"its process left with exit status {code} in the middle of a call")
-
-    def _last_words(self) -> str:
-        lines = [x.strip() for x in (self.folder / "log").read_text(errors="replace").splitlines() if x.strip()]
-        return f"; last output: {lines[-1][:200]}" if lines else ""
 
     def _wait(self, seconds: float) -> int | None:
         deadline = time.monotonic() + seconds
@@ -217,6 +218,12 @@ class Child:
         os.close(self._to)
         os.close(self._from)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def last_words(log: Path) -> str:
+    """The last line a process printed, to append to a sentence."""
+    lines = [x.strip() for x in log.read_text(errors="replace").splitlines() if x.strip()]
+    return f"; its last output: {lines[-1][:200]}" if lines else ""
 
 
 def _resident(pid: int) -> int:

@@ -20,6 +20,8 @@ from fk_plugin.errors import UsageError
 from fk_plugin.task import Workload
 
 Progress = Callable[[str], None]
+# After these a process is not to be trusted with another workload: a CUDA context, for one, does not survive an error.
+_UNUSABLE = (Status.CRASHED, Status.OUT_OF_MEMORY)
 
 
 class Session:
@@ -129,6 +131,8 @@ class _Candidate:
                 rows.append(self._row(workload, Verdict(status=Status.DECLINED, reason=str(declined))))
             except Rejected as rejected:
                 rows.append(self._row(workload, rejected.verdict))
+                if self.group is not None and rejected.verdict.status in _UNUSABLE:
+                    self.group.close()
         return rows
 
     def _all(self, verdict: Verdict) -> list[Row]:

@@ -43,7 +43,7 @@ class Setting:
     budget_s: float = 6.0
     least: int = 10
     most: int = 60
-    noise: float = 0.1
+    noise: float = 0.1  # a shared CPU's samples spread; on a GPU an interval this wide means that clocks moved
     repeats: int = 3
     hidden: int = 2
 

@@ -7,6 +7,8 @@ import secrets
 import time
 from typing import Any
 
+import torch
+
 from fk_plugin.bench import measure, statistics
 from fk_plugin.bench.candidate import Correctness
 from fk_plugin.bench.group import Group
@@ -20,6 +22,13 @@ from fk_plugin.task import Workload
 _ATTEMPTS = 3  # each attempt measures anew and adds its samples
 _CLEAN_FACTOR = {"cpu": 2.5, "cuda": 1.3}
 _SLACK_S = {"cpu": 20e-6, "cuda": 3e-6}  # what pipes and scheduling add to a call on the parent's clock
+
+
+def _written(got: list[torch.Tensor], reference: list[torch.Tensor]) -> None:
+    """A replay must write its results, which held NaN before."""
+    for output, want in zip(got, reference, strict=True):
+        if output.is_floating_point() and output.numel() and bool(output.isnan().all()) and not want.isnan().all():
+            raise Rejected(Status.STALE_OUTPUT, "a replay of its graph writes nothing: the work escaped the capture")
 
 
 class Stopwatch:
@@ -109,6 +118,8 @@ class Stopwatch:
             wanted = self.correctness.expected(self.workload, kept[pick], compiled=region)
             for rank, (judge, reply) in enumerate(zip(self.correctness.judges, delivered, strict=True)):
                 got = judge.outputs(reply["outputs"][str(pick)], self.group.ranks[rank].folder)
+                if self.setting.device == "cuda" and self.setting.mode == "graph" and on("replay"):
+                    _written(got, wanted[rank].reference)
                 judge.values(f"timed call {pick}", got, wanted[rank], same_rounding=not region)
 
     def _floor(self) -> float:

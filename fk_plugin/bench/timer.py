@@ -71,10 +71,10 @@ class CpuTimer:
         return go
 
 
-def for_device(device: str, mode: str, *, cold: bool) -> Timer:
+def for_device(device: str, mode: str, *, cold: bool, poison: bool = True) -> Timer:
     """The timer of a device and mode: the CPU clock; CUDA graphs (also in mode compile) or eager calls."""
     if torch.device(device).type == "cpu":
         return CpuTimer()
     from fk_plugin.bench.cuda_timer import EagerTimer, GraphTimer
 
-    return EagerTimer(cold=cold) if mode == "eager" else GraphTimer(cold=cold)
+    return EagerTimer(cold=cold) if mode == "eager" else GraphTimer(cold=cold, poison=poison)

@@ -40,7 +40,9 @@ class Bench:
         key = (unpacked.name, str(workload), mode, cold)
         if key != self._key or self._timer is None:
             self._timer, self._key = None, key
-            self._timer = for_device(self._worker.device, mode, cold=cold)
+            self._timer = for_device(
+                self._worker.device, mode, cold=cold, poison=self._worker.checks.on("replay")
+            )
             self._fns = {side: self._function(side, fn, unpacked, mode) for side, fn in self._worker.fns.items()}
         return unpacked, self._timer
 

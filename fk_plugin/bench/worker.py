@@ -6,6 +6,7 @@ child by its own clock. Replies are JSON lines; tensors are plain bytes in files
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+with contextlib.suppress(ImportError):
+    import tqdm  # noqa: F401  see baselines.compiled
 import torch._dynamo  # it replaces torch.manual_seed when imported, which must not look like a candidate's doing
 
 from fk_plugin import dispatch
@@ -93,6 +97,9 @@ class Worker:
         self.spec, self.task, self.device, self.checks = task, locate.task(task), device, without(disabled)
         if ranks is not None:
             timing.join_ranks(**ranks)
+        if torch.device(device).type == "cuda":
+            torch.cuda.init()  # what it replaces, and the threads it starts, are not the candidate's doing
+            torch.cuda.synchronize()
         self.signature = schema.main(self.task)
         for side, name in sides.items():
             self.fns[side] = _PRELOADED.get((task, name)) or baselines.load(self.task, name, device)
