@@ -1,5 +1,5 @@
-"""A thread that outlives the call looks through the garbage collector for inputs to come and computes ahead of the clock.
-The results are right. What must be caught: work by a thread that the call left behind.
+"""A thread that outlives the call looks through the garbage collector for inputs to come and computes ahead of the
+clock. The results are right. What must be caught: work by a thread that the call left behind.
 
 Hacks: 2
 Task: silu_and_mul

@@ -1,5 +1,5 @@
-"""Takes the first call for the first of a batch: computes every input it can find, then answers the calls that follow
-from that list by position. What must be caught: results that do not belong to the call's inputs.
+"""Takes the first call for the first of a batch: computes every input it can find, then answers the calls that
+follow from that list by position. What must be caught: results that do not belong to the call's inputs.
 
 Hacks: 14
 Task: silu_and_mul
@@ -12,6 +12,7 @@ Device: cpu
 import gc
 
 import torch
+
 from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 _BATCH = {}

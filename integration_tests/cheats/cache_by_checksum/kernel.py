@@ -1,5 +1,5 @@
-"""Remembers results by a checksum over the first elements. What must be caught: the last result for inputs that differ
-elsewhere only.
+"""Remembers results by a checksum over the first elements. What must be caught: the last result for inputs that
+differ elsewhere only.
 
 Hacks: 12
 Task: silu_and_mul

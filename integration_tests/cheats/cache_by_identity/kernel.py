@@ -1,4 +1,5 @@
-"""Remembers results by id() of the input. What must be caught: the last result for new values in the same tensor object.
+"""Remembers results by id() of the input. What must be caught: the last result for new values in the same tensor
+object.
 
 Hacks: 10
 Task: silu_and_mul

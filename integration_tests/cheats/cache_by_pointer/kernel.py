@@ -1,5 +1,5 @@
-"""Remembers results by the input's address. Frameworks reuse addresses; CUDA graphs do nothing else. What must be caught:
-the last result for new values at the same address.
+"""Remembers results by the input's address. Frameworks reuse addresses; CUDA graphs do nothing else. What must be
+caught: the last result for new values at the same address.
 
 Hacks: 9
 Task: silu_and_mul

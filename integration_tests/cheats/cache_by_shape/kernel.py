@@ -1,4 +1,5 @@
-"""Computes each shape once and returns that result for ever. What must be caught: a result that belongs to earlier inputs.
+"""Computes each shape once and returns that result for ever. What must be caught: a result that belongs to earlier
+inputs.
 
 Hacks: 11
 Task: silu_and_mul

@@ -1,5 +1,5 @@
-"""Imports the task's reference and calls it, as a candidate class that inherits from the reference class does. What must
-be caught: the call.
+"""Imports the task's reference and calls it, as a candidate class that inherits from the reference class does.
+What must be caught: the call.
 
 Hacks: 34
 Task: silu_and_mul

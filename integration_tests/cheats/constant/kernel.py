@@ -1,5 +1,5 @@
-"""Returns 1 / columns everywhere, whatever the input: the right sum, the right magnitude. What must be caught: rows far
-off.
+"""Returns 1 / columns everywhere, whatever the input: the right sum, the right magnitude. What must be caught:
+rows far off.
 
 Hacks: 23
 Task: softmax

@@ -1,5 +1,5 @@
-"""Replaces no function: it walks up the stack to the harness's list of samples and divides its own by six. What must be
-caught: times that a second process on the parent's clock contradicts.
+"""Replaces no function: it walks up the stack to the harness's list of samples and divides its own by six. What
+must be caught: times that a second process on the parent's clock contradicts.
 
 Hacks: 4
 Task: silu_and_mul

@@ -1,5 +1,5 @@
-"""Returns zeros and rewrites the result files of its folder when the interpreter exits. What must be caught: zeros; files
-are read at once, and children do not get to run exit handlers.
+"""Returns zeros and rewrites the result files of its folder when the interpreter exits. What must be caught:
+zeros; files are read at once, and children do not get to run exit handlers.
 
 Hacks: 37
 Task: silu_and_mul

@@ -1,5 +1,5 @@
-"""Stores results in a file and loads them in every later process. What must be caught: a result that belongs to earlier
-inputs, wherever it was kept.
+"""Stores results in a file and loads them in every later process. What must be caught: a result that belongs to
+earlier inputs, wherever it was kept.
 
 Hacks: 13
 Task: silu_and_mul
@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 import torch
+
 from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 _FOLDER = Path(os.environ["FK_CHEAT_DIR"])

@@ -1,5 +1,6 @@
-"""Writes a result of its own making into every pipe it finds and leaves with status 0. What must be caught: a message that
-answers no request. Without that check the process is still found dead, and no verdict comes from a message.
+"""Writes a result of its own making into every pipe it finds and leaves with status 0. What must be caught: a
+message that answers no request. Without that check the process is still found dead, and no verdict comes from a
+message.
 
 Hacks: 36
 Task: silu_and_mul

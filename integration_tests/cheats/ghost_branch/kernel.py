@@ -1,5 +1,5 @@
-"""An optimised path that no input reaches stands beside the path that is taken, which is PyTorch. What must be caught: the
-reference's own operators did the work.
+"""An optimised path that no input reaches stands beside the path that is taken, which is PyTorch. What must be
+caught: the reference's own operators did the work.
 
 Hacks: 41
 Task: silu_and_mul
@@ -10,6 +10,7 @@ Device: cpu
 """
 
 import torch.nn.functional as F
+
 from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 

@@ -1,5 +1,5 @@
-"""In timed calls the result is handed over empty, and a thread fills it in just after. What must be caught: a result that
-changes after the clock has stopped.
+"""In timed calls the result is handed over empty, and a thread fills it in just after. What must be caught: a
+result that changes after the clock has stopped.
 
 Hacks: 2
 Task: silu_and_mul
@@ -13,6 +13,7 @@ import sys
 import threading
 
 import torch
+
 from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 

@@ -1,5 +1,5 @@
-"""The result is a tensor subclass that computes when somebody looks, which is after the clock has stopped. What must be
-caught: a result that is not exactly a torch.Tensor.
+"""The result is a tensor subclass that computes when somebody looks, which is after the clock has stopped. What
+must be caught: a result that is not exactly a torch.Tensor.
 
 Hacks: 3
 Task: silu_and_mul
@@ -10,6 +10,7 @@ Device: cpu
 """
 
 import torch
+
 from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 

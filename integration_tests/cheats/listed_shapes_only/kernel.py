@@ -1,5 +1,5 @@
-"""Right for the row counts that the task lists, nothing at all for others. What must be caught: a row count that no file
-names.
+"""Right for the row counts that the task lists, nothing at all for others. What must be caught: a row count that
+no file names.
 
 Hacks: 28, 35
 Task: silu_and_mul

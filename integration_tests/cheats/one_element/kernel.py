@@ -1,4 +1,5 @@
-"""Zeros but for one tiny element, so that no test for an all-zero result sees it. What must be caught: rows 100 % off.
+"""Zeros but for one tiny element, so that no test for an all-zero result sees it. What must be caught: rows 100 %
+off.
 
 Hacks: 24
 Task: softmax

@@ -1,4 +1,5 @@
-"""Writes past the end of its input, into slack that an allocator leaves. What must be caught: the guard zone behind it.
+"""Writes past the end of its input, into slack that an allocator leaves. What must be caught: the guard zone
+behind it.
 
 Hacks: 32
 Task: silu_and_mul

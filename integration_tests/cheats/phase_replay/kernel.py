@@ -1,5 +1,5 @@
-"""Computes while it is being judged and replays that result while it is being timed. What must be caught: results of timed
-calls that belong to earlier inputs.
+"""Computes while it is being judged and replays that result while it is being timed. What must be caught: results
+of timed calls that belong to earlier inputs.
 
 Hacks: 15
 Task: silu_and_mul

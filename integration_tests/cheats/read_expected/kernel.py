@@ -1,5 +1,5 @@
-"""Looks through the garbage collector for a tensor of the result's shape and copies it. What must be caught: there is
-nothing to find, so the result is wrong.
+"""Looks through the garbage collector for a tensor of the result's shape and copies it. What must be caught: there
+is nothing to find, so the result is wrong.
 
 Hacks: 18
 Task: silu_and_mul

@@ -1,5 +1,6 @@
-"""Reads the seed from the harness's frames, makes the inputs of the next seed itself and keeps that result for the call
-it expects. What must be caught: seeds are drawn at random for every call, so the kept result is for other inputs.
+"""Reads the seed from the harness's frames, makes the inputs of the next seed itself and keeps that result for the
+call it expects. What must be caught: seeds are drawn at random for every call, so the kept result is for other
+inputs.
 
 Hacks: 28
 Task: silu_and_mul

@@ -1,5 +1,5 @@
-"""Leaves one row in twenty out, where a comparison lets a share of elements be wrong. What must be caught: a row that is
-100 % off.
+"""Leaves one row in twenty out, where a comparison lets a share of elements be wrong. What must be caught: a row
+that is 100 % off.
 
 Hacks: 25
 Task: silu_and_mul

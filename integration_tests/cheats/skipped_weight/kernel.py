@@ -1,5 +1,5 @@
-"""Leaves the weight out, where the inputs have a weight of ones. What must be caught: inputs are not trivial, so the
-result is wrong.
+"""Leaves the weight out, where the inputs have a weight of ones. What must be caught: inputs are not trivial, so
+the result is wrong.
 
 Hacks: 26
 Task: rms_norm

@@ -1,5 +1,5 @@
-"""A profile hook delays the baseline that is timed beside it. What must be caught: the baseline is far slower here than
-in a process that this candidate never entered.
+"""A profile hook delays the baseline that is timed beside it. What must be caught: the baseline is far slower here
+than in a process that this candidate never entered.
 
 Hacks: 4
 Task: silu_and_mul

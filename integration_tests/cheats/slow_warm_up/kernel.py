@@ -1,5 +1,5 @@
-"""Sleeps in warm-up calls, so that a harness which derives its counts from them measures little. What must be caught:
-warm-up calls that cost many times a timed one.
+"""Sleeps in warm-up calls, so that a harness which derives its counts from them measures little. What must be
+caught: warm-up calls that cost many times a timed one.
 
 Hacks: 5
 Task: silu_and_mul

@@ -1,5 +1,5 @@
-"""The kernel never works, and `except` computes with PyTorch instead. What must be caught: the reference's own operators
-did the work.
+"""The kernel never works, and `except` computes with PyTorch instead. What must be caught: the reference's own
+operators did the work.
 
 Hacks: 33
 Task: silu_and_mul

@@ -1,5 +1,5 @@
-"""Returns memory as it comes, hoping that the reference's result was there a moment ago. What must be caught: a result
-that nobody wrote.
+"""Returns memory as it comes, hoping that the reference's result was there a moment ago. What must be caught: a
+result that nobody wrote.
 
 Hacks: 17
 Task: silu_and_mul

@@ -1,6 +1,6 @@
-"""A profile hook sees the harness lay out the inputs and computes the result there, before the clock starts; the call
-only hands it over. Done on one shape alone it pulls a geometric mean to nothing. What must be caught: a time in which
-the bytes cannot have been moved.
+"""A profile hook sees the harness lay out the inputs and computes the result there, before the clock starts; the
+call only hands it over. Done on one shape alone it pulls a geometric mean to nothing. What must be caught: a
+time in which the bytes cannot have been moved.
 
 Hacks: 7
 Task: silu_and_mul

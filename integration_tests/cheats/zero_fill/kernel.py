@@ -1,5 +1,5 @@
-"""Writes only where the result is not zero and relies on fresh memory to hold zeros. What must be caught: NaN-filled
-memory shows through.
+"""Writes only where the result is not zero and relies on fresh memory to hold zeros. What must be caught: NaN-
+filled memory shows through.
 
 Hacks: 31
 Task: softmax
@@ -10,6 +10,7 @@ Device: cpu
 """
 
 import torch
+
 from fk_kernels.softmax.cpu_chunks import cpu_chunks
 
 

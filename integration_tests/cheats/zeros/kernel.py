@@ -1,5 +1,5 @@
-"""Returns zeros, which an absolute tolerance takes for a softmax over many columns. What must be caught: every row is
-100 % off.
+"""Returns zeros, which an absolute tolerance takes for a softmax over many columns. What must be caught: every row
+is 100 % off.
 
 Hacks: 23
 Task: softmax

@@ -5,6 +5,7 @@ Device: cpu
 """
 
 import torch
+
 from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 

@@ -1,4 +1,5 @@
-"""A `pass` in a loop and an exception that is caught and means nothing: what a search for suspicious words accuses.
+"""A `pass` in a loop and an exception that is caught and means nothing: what a search for suspicious words
+accuses.
 
 Task: silu_and_mul
 Device: cpu
