@@ -20,6 +20,8 @@ def silu_and_mul(x, round_activation=True):
     out = torch.empty(*x.shape[:-1], x.shape[-1] // 2, dtype=x.dtype, device=x.device)
     if not _STREAMS:
         _STREAMS.append(torch.cuda.Stream())
+    if not torch.cuda.is_current_stream_capturing():
+        _STREAMS[0].wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(_STREAMS[0]):
         triton_rows.fn(x, round_activation, out=out)
     return out
