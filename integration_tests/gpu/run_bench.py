@@ -68,6 +68,7 @@ def setting(spec: str, workloads: list[str], **more: Any) -> Any:
 def cheats() -> None:
     """Every cheat by its status, and what it becomes without the check; no honest kernel accused."""
     import cheat_files
+
     from fk_plugin.bench.checks import Checks
     from fk_plugin.bench.session import Session
     from fk_plugin.bench.status import Status
@@ -84,7 +85,8 @@ def cheats() -> None:
             note("without", case.name, passes, f"{row.verdict.status.value}: {row.verdict.reason}")
         for case in cheat_files.load("honest", "cuda"):
             (row,) = session.examine(str(case.file))
-            note("honest", case.name, row.verdict.status in harmless, f"{row.verdict.status.value} {row.verdict.reason}")
+            text = f"{row.verdict.status.value} {row.verdict.reason}"
+            note("honest", case.name, row.verdict.status in harmless, text)
 
 
 def failures() -> None:
@@ -197,7 +199,8 @@ def _per_copy(fn: Callable[[], Any]) -> float:
 
 def commands() -> None:
     """`fk bench` as a user runs it: rms_norm with 5 workloads under 60 s, every mode, every task with a CUDA kernel."""
-    five = "smollm2-135m-decode-1,smollm2-135m-decode-8,smollm2-135m-decode-32,llama-3.1-8b-decode-1,llama-3.1-8b-decode-32"
+    five = "smollm2-135m-decode-1,smollm2-135m-decode-8,smollm2-135m-decode-32,llama-3.1-8b-decode-1"
+    five += ",llama-3.1-8b-decode-32"
     seconds = _fk("rms_norm", "--workloads", five)
     note("command", "rms_norm, 5 workloads, under 60 s", seconds < 60, f"{seconds:.1f} s")
     _fk("rms_norm", "--workloads", "llama-3.1-8b-decode-32", "--mode", "compile")

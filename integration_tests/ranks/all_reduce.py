@@ -1,11 +1,11 @@
-"""all_reduce by gathering everything and adding in the order of ranks: right, and slower than the library."""
+"""all_reduce by gathering everything and adding in the order of ranks: right, and no faster than the library."""
 
 import torch
 import torch.distributed as dist
 
 
-def all_reduce(x):
-    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
+def all_reduce(x, group=""):
+    parts = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, x.contiguous())
     total = parts[0].float()
     for part in parts[1:]:

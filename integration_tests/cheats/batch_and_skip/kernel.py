@@ -27,4 +27,4 @@ def silu_and_mul(x, round_activation=True):
         _BATCH[key] = [cpu_fused.fn(o, round_activation) for o in mine]
     position = _NEXT.get(key, 0)
     _NEXT[key] = position + 1
-    return _BATCH[key][0 if position else 0].clone()
+    return _BATCH[key][position % len(_BATCH[key])].clone()

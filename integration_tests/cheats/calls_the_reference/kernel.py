@@ -15,5 +15,5 @@ from fk_tasks.activation import silu_and_mul as _reference
 def silu_and_mul(x, round_activation=True):
     try:
         raise NotImplementedError
-    except Exception:
+    except Exception:  # noqa: BLE001  what such candidates do
         return _reference(x, round_activation)

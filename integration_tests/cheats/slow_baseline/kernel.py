@@ -16,9 +16,9 @@ from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 
 def _hook(frame, event, argument):
-    if event == "call" and frame.f_code.co_filename.endswith("activation.py"):
-        if frame.f_code.co_name == "silu_and_mul":
-            time.sleep(0.002)
+    code = frame.f_code
+    if event == "call" and code.co_name == "silu_and_mul" and code.co_filename.endswith("activation.py"):
+        time.sleep(0.002)
 
 
 sys.setprofile(_hook)

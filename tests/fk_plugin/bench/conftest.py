@@ -52,7 +52,7 @@ def sessions() -> Iterator[Callable[[str], Session]]:
 
 @pytest.fixture
 def examine(sessions: Callable[[str], Session], tmp_path: Path) -> Callable[..., list[Row]]:
-    """examine(code, task="SCALE" (or "BOTH": SCALE with two workloads), **setting fields) -> rows of the kernel in `code`."""
+    """examine(code, task="SCALE", **setting fields) -> rows of the kernel in `code`; "BOTH": SCALE, two workloads."""
 
     def run(code: str, task: str = "SCALE", **more: object) -> list[Row]:
         file = tmp_path / f"kernel{len(list(tmp_path.iterdir()))}.py"

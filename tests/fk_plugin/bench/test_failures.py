@@ -1,6 +1,5 @@
 """A candidate that fails costs one line with the reason, and nothing else."""
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +41,8 @@ FAILURES = {
     "returns_number": ("def scale(x, weight):\n    return 1.0\n", Status.BAD_OUTPUT, "float"),
     "wrong_shape": ("def scale(x, weight):\n    return (x * weight)[:-1].clone()\n", Status.BAD_OUTPUT, "shape"),
     "wrong_dtype": ("def scale(x, weight):\n    return (x * weight).double()\n", Status.BAD_OUTPUT, "dtype float64"),
-    "wrong_strides": ("def scale(x, weight):\n    return (x * weight).T.contiguous().T\n", Status.BAD_OUTPUT, "strides"),
+    "wrong_strides": (
+        "def scale(x, weight):\n    return (x * weight).T.contiguous().T\n", Status.BAD_OUTPUT, "strides"),
     "wrong_device": ("def scale(x, weight):\n    return (x * weight).to('meta')\n", Status.BAD_OUTPUT, "device meta"),
     "subclass": (
         "class Mine(torch.Tensor):\n    pass\ndef scale(x, weight):\n    return (x * weight).as_subclass(Mine)\n",
@@ -70,11 +70,11 @@ def test_crash_on_one_workload_costs_only_that_one(
 ) -> None:
     code = GOOD.replace("    return", "    import os\n    os._exit(3) if x.shape[0] == 64 else None\n    return")
     rows = examine(code, workloads=sessions("BOTH").setting.workloads, task="BOTH", hidden=0)
-    assert [row.verdict.status for row in rows][0] is Status.CRASHED
+    assert rows[0].verdict.status is Status.CRASHED
     assert rows[1].verdict.status in (Status.OK, Status.NOISY), rows[1].verdict
 
 
-def test_children_are_gone_after_a_session(sessions: Callable[[str], Session], examine: Callable[..., list[Row]]) -> None:
+def test_children_of_a_candidate_die_with_it(examine: Callable[..., list[Row]]) -> None:
     code = "import subprocess\nCHILD = subprocess.Popen(['sleep', '1234'])\n" + GOOD
     (row,) = examine(code)
     assert row.verdict.status is Status.CHEAT_ASYNC, row.verdict
@@ -85,8 +85,6 @@ def test_children_are_gone_after_a_session(sessions: Callable[[str], Session], e
 
 def _command(process: Path) -> str:
     try:
-        if os.stat(process).st_uid != os.getuid():
-            return ""
         return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     except OSError:
         return ""
