@@ -11,10 +11,13 @@ import torch.nn.functional as F
 
 from fk_plugin.task import Baseline, Cost, Mirror, Overload, Task, Workload
 
-# Qwen3-30B-A3B config.json: hidden_size 2048, moe_intermediate_size 768 (gate and up side by side), num_experts 128,
-# num_experts_per_tok 8.
-_PROJECTIONS = {"gate_up": (2048, 1536), "down": (768, 2048)}
-_EXPERTS, _PER_TOKEN = 128, 8
+# (experts, experts per token, {projection: (input, output)}), gate and up side by side. Qwen3-30B-A3B config.json:
+# hidden_size 2048, moe_intermediate_size 768, num_experts 128, num_experts_per_tok 8. granite-3.0-1b-a400m config.json:
+# hidden_size 1024, intermediate_size 512, num_local_experts 32, num_experts_per_tok 8; small enough for a CPU.
+_MODELS = {
+    "Qwen3-30B-A3B": (128, 8, {"gate_up": (2048, 1536), "down": (768, 2048)}),
+    "granite-3.0-1b-a400m": (32, 8, {"gate_up": (1024, 1024), "down": (512, 1024)}),
+}
 _DECODE_TOKENS = (1, 32, 256)
 _PREFILL_TOKENS = (2048,)
 # Real routers are skewed: zipf is the usual stand-in; one_expert is the worst balance there is.
@@ -112,14 +115,15 @@ GROUPED_GEMM = Task(
     ),
     workloads=tuple(
         Workload(
-            name=f"qwen3-30b-a3b-{projection}-{routing}-{phase}-{tokens}",
-            axes={"rows": tokens * _PER_TOKEN, "experts": _EXPERTS, "k": k, "n": n},
+            name=f"{model.lower()}-{projection}-{routing}-{phase}-{tokens}",
+            axes={"rows": tokens * per_token, "experts": experts, "k": k, "n": n},
             dtype="bfloat16",
-            source=f"Qwen3-30B-A3B mlp.experts {projection}",
+            source=f"{model} mlp.experts {projection}",
             phase=phase,
             layout=routing,
         )
-        for projection, (k, n) in _PROJECTIONS.items()
+        for model, (experts, per_token, projections) in _MODELS.items()
+        for projection, (k, n) in projections.items()
         for phase, counts in (("decode", _DECODE_TOKENS), ("prefill", _PREFILL_TOKENS))
         for tokens in counts
         for routing in _ROUTINGS

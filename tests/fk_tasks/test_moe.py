@@ -34,7 +34,8 @@ def test_routings_hand_out_every_row(workload):
     elif workload.layout == "balanced":
         assert largest - min(counts) <= 1
     else:
-        assert largest > 10 * workload.axes["rows"] / workload.axes["experts"] or workload.axes["rows"] == 8
+        # The harmonic series gives the first of 128 experts 18 % of the rows, and the first of 32 25 %.
+        assert largest >= 0.18 * workload.axes["rows"]
 
 
 def test_more_experts_than_rows_leaves_some_empty(edge):
