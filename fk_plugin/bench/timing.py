@@ -39,12 +39,13 @@ class Bench:
         unpacked = unpack(workload)
         key = (unpacked.name, str(workload), mode, cold)
         if key != self._key or self._timer is None:
-            self._timer, self._key = None, key
-            self._timer = for_device(
-                self._worker.device, mode, cold=cold, poison=self._worker.checks.on("replay")
-            )
+            self._timer, self._key = None, key  # its buffers go before the next one's come
+            self._timer = self._new_timer(mode, cold)
             self._fns = {side: self._function(side, fn, unpacked, mode) for side, fn in self._worker.fns.items()}
         return unpacked, self._timer
+
+    def _new_timer(self, mode: str, cold: bool) -> Timer:
+        return for_device(self._worker.device, mode, cold=cold, poison=self._worker.checks.on("replay"))
 
     def _function(self, side: str, fn: Callable[..., Any], workload: Workload, mode: str) -> Callable[..., Any]:
         if mode != "compile":
@@ -113,13 +114,13 @@ class Bench:
         self, workload: dict[str, Any], mode: str, cold: bool, side: str, recipes: list[dict[str, Any]], repeats: int
     ) -> dict[str, Any]:
         """Make len(recipes) * repeats calls ready for `go`, after a few calls to warm up."""
-        self._kept, self._go, self._key = [], None, ()
+        self._kept, self._go = [], None
         unpacked, timer = self._set_up(workload, mode, cold)
         sets = [build(self._worker.task, unpacked, self._worker.device, r) for r in recipes]
         timer.ready(self._fns[side], sets[:1], 2)()
-        self._key = ()
-        _, timer = self._set_up(workload, mode, cold)
-        self._go = timer.ready(self._fns[side], sets, repeats)
+        self._timer = None
+        self._timer = self._new_timer(mode, cold)
+        self._go = self._timer.ready(self._fns[side], sets, repeats)
         return {"calls": len(sets) * repeats}
 
     def go(self) -> dict[str, Any]:

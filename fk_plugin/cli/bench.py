@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from fk_plugin.bench.session import Session
 
     setting = _setting(args)
-    kernels = args.kernel or _own_kernels(setting)
+    kernels = [_existing(setting, spec) for spec in args.kernel] if args.kernel else _own_kernels(setting)
     if args.json is not None and args.json.is_dir():
         raise UsageError(f"--json needs a file name, and {args.json} is a folder.")
     start = time.perf_counter()
@@ -86,6 +86,20 @@ def _workloads(task: Task, patterns: str) -> tuple[Any, ...]:
         names = ", ".join(w.name for w in task.workloads)
         raise UsageError(f"no workload of {task.name} matches {patterns!r}; it has {names}.")
     return found
+
+
+def _existing(setting: Setting, spec: str) -> str:
+    """The kernel's name as it came, if there is such a kernel; a stranger's file is not imported here."""
+    from fk_plugin import registry
+
+    if ".py" in spec:
+        file = Path(spec.partition(":")[0]).expanduser()
+        if not file.is_file():
+            raise UsageError(f"--kernel expects a Python file or a registered name, and {file} is no file.")
+        return spec
+    if spec not in registry.kernels(setting.task.name)[0]:
+        registry.kernel(setting.task.name, spec)  # raises with the nearest names, or why it cannot be imported
+    return spec
 
 
 def _own_kernels(setting: Setting) -> list[str]:
