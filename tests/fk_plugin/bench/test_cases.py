@@ -74,7 +74,12 @@ def test_case_05_candidate_first_on_shared_inputs_changes_nothing_for_the_refere
 
 
 def test_case_15_rows_must_not_depend_on_the_batch(examine: Callable[..., list[Row]]) -> None:
-    code = KERNEL.replace("return ", "extra = 1e-7 if x.shape[0] > 30 else 0.0\n    return (1 + extra) * ")
+    code = (
+        KERNEL + "_fn = scale\ndef scale(x, weight):\n    out = _fn(x, weight)\n"
+        "    if x.shape[0] > 30:\n"
+        "        some = out.view(-1)[::50]\n        some.copy_(torch.nextafter(some, some.new_tensor(9e9)))\n"
+        "    return out\n"
+    )
     assert status(examine(code)) is Status.BATCH_VARIANT
 
 
@@ -148,7 +153,7 @@ def test_case_28_value_returned_instead_of_written_fails(examine: Callable[..., 
 
 
 def test_case_29_empty_in_empty_out(examine: Callable[..., list[Row]]) -> None:
-    code = KERNEL.replace("    return", "    assert x.data_ptr() != 0, 'null pointer'\n    assert x.numel()\n    return")
+    code = KERNEL.replace("    return", "    assert x.numel(), 'null pointer'\n    return")
     (row,) = examine(code)
     assert row.verdict.status is Status.CRASHED and "no-rows" in row.verdict.reason
 
@@ -300,7 +305,7 @@ def test_tasks_validate_what_the_sandbox_relies_on() -> None:
         return dataclasses.replace(SCALE, **more)
 
     with pytest.raises(ValueError, match="phase"):
-        build(edge_workloads=(SCALE.workloads[0],))
+        build(edge_workloads=(dataclasses.replace(SCALE.workloads[0], name="new"),))
     with pytest.raises(ValueError, match="unique"):
         build(edge_workloads=(dataclasses.replace(SCALE.workloads[0], phase="edge"),))
     with pytest.raises(ValueError, match="compare"):
