@@ -9,9 +9,6 @@ from typing import Any
 from fk_plugin.bench.child import Child, Limits, Nursery
 from fk_plugin.bench.status import Rejected, Status
 
-# A rank that fails leaves the others waiting in a collective; which one to blame is what it says, not who waits.
-_CONSEQUENCES = (Status.TIMEOUT,)
-
 
 class Group:
     """As many children as ranks. `ask` sends one request to all and returns all answers."""
@@ -61,11 +58,14 @@ class Group:
                 failures.append((number, rejected))
         if not failures:
             return answers
-        own = [f for f in failures if f[1].verdict.status not in _CONSEQUENCES] or failures
-        number, rejected = own[0]
+        # A rank that died explains the others, which find their peer gone; one that raised explains those that wait.
+        number, rejected = min(failures, key=lambda f: (f[1].verdict.status is Status.TIMEOUT, not self._died(*f), f[0]))
         if len(self.ranks) == 1:
             raise rejected
         raise Rejected(rejected.verdict.status, f"rank {number}: {rejected.verdict.reason}")
+
+    def _died(self, number: int, rejected: Rejected) -> bool:
+        return self.ranks[number].closed and rejected.verdict.status is Status.CRASHED
 
     @property
     def alive(self) -> bool:

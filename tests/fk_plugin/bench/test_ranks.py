@@ -57,7 +57,7 @@ def test_the_rank_that_crashes_is_named_not_the_one_that_waits(session: Session,
     body = "    import os\n    os._exit(7) if dist.get_rank() == 1 else None\n    return gathered(x)\n"
     status, reason = examine(session, tmp_path, body)
     assert status is Status.CRASHED
-    assert "rank" in reason
+    assert "rank 1: its process left with exit status 7" in reason
 
 
 def test_the_slowest_rank_counts(session: Session, tmp_path: Path) -> None:
