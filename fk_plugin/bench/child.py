@@ -25,6 +25,7 @@ from fk_plugin.bench.status import Rejected, Status
 from fk_plugin.errors import UsageError
 
 _SCRATCH = Path("/dev/shm")
+_ROOM = 4 << 30  # results of large calls lie there until they are read; a container's default is 64 MiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +50,7 @@ class Nursery:
 
     def __init__(self, environ: dict[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        root = _SCRATCH if _SCRATCH.is_dir() and os.access(_SCRATCH, os.W_OK) else None
-        self._folder = Path(tempfile.mkdtemp(prefix="fk-bench-", dir=root))
+        self._folder = Path(tempfile.mkdtemp(prefix="fk-bench-", dir=_scratch()))
         # Without NVML, asking whether a GPU is there initialises the driver, and no child could use CUDA after a fork.
         env = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", **(environ or {})}
         self._log = (self._folder / "log").open("wb")
@@ -218,6 +218,13 @@ class Child:
         os.close(self._to)
         os.close(self._from)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _scratch() -> Path | None:
+    """Memory-backed storage where there is enough of it, else the usual temporary folder."""
+    if _SCRATCH.is_dir() and os.access(_SCRATCH, os.W_OK) and shutil.disk_usage(_SCRATCH).free >= _ROOM:
+        return _SCRATCH
+    return None
 
 
 def last_words(log: Path) -> str:

@@ -59,7 +59,8 @@ class Group:
         if not failures:
             return answers
         # A rank that died explains the others, which find their peer gone; one that raised explains those that wait.
-        number, rejected = min(failures, key=lambda f: (f[1].verdict.status is Status.TIMEOUT, not self._died(*f), f[0]))
+        waits = Status.TIMEOUT
+        number, rejected = min(failures, key=lambda f: (f[1].verdict.status is waits, not self._died(*f), f[0]))
         if len(self.ranks) == 1:
             raise rejected
         raise Rejected(rejected.verdict.status, f"rank {number}: {rejected.verdict.reason}")

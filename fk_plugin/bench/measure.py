@@ -92,11 +92,11 @@ class Clock:
         kept = [recipe for side, recipes in schedule if side == "c" for recipe in recipes]
         return replies, kept
 
-    def batches(self, per_round_s: float, kept_bytes: int) -> list[int]:
+    def batches(self, per_round_s: float, kept_bytes: int, most_bytes: int = 512 << 20) -> list[int]:
         """Rounds to do, cut so that the kept results of one request stay within bounds."""
         count = int(self.plan.budget_s / max(per_round_s, 1e-4))
         count = max(self.plan.least, min(self.plan.most, count))
-        room = max(1, (512 << 20) // max(kept_bytes * self.plan.calls, 1))
+        room = max(1, most_bytes // max(kept_bytes * self.plan.calls, 1))
         return [min(room, count - start) for start in range(0, count, room)]
 
 

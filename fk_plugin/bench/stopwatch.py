@@ -44,6 +44,7 @@ class Stopwatch:
         self.moved, self.flops = race.cost(workload)
         self.claimed = 0.0
         self.plan = race.plan(workload, self.denominator.seconds)
+        self._looked_until = 0.0
 
     def run(self) -> dict[str, Any]:
         """Times and ratio for a Row.
@@ -53,8 +54,10 @@ class Stopwatch:
         """
         clock = Clock(self.group, self.workload, self.plan, [self.side, "c"])
         per_round = clock.warm_up()
+        self._looked_until = time.monotonic() + self.setting.budget_s
         for _ in range(_ATTEMPTS):
-            for count in clock.batches(per_round, self._result_bytes()):
+            room = (4 << 30) if self.setting.device == "cuda" else (512 << 20)
+            for count in clock.batches(per_round, self._result_bytes(), room):
                 self._judge(*clock.rounds(count, keep=True))
             found = self._ratio(clock)
             if statistics.too_noisy(found, self.setting.noise) is None:
@@ -103,17 +106,19 @@ class Stopwatch:
                 raise Rejected(Status.BAD_OUTPUT, f"a timed call gave a {kind}, expected a plain torch.Tensor")
             if reply["reused"] and on("structure"):
                 raise Rejected(Status.BAD_OUTPUT, "its result lies in the memory of an earlier call's, still in use")
-        if not on("timed_outputs"):
+        late = time.monotonic() > self._looked_until
+        if not on("timed_outputs") or (late and secrets.randbelow(4)):  # looking is dear where results are large
             return
         if not on("fresh_timed"):
             kept = [kept[0]] * len(kept)
         region = self.setting.mode == "compile"  # Inductor leaves roundings out, inside the neighbours too
         chosen = measure.picks(len(kept), self._result_bytes())
+        if late:
+            chosen = [secrets.choice(chosen)]
         delivered = self.group.ask("deliver", picks=chosen, timeout=120)
         random.Random(secrets.randbits(64)).shuffle(chosen)
-        deadline = time.monotonic() + self.setting.budget_s
         for done, pick in enumerate(chosen):
-            if done >= 2 and time.monotonic() > deadline:
+            if done >= 2 and time.monotonic() > self._looked_until:
                 return
             wanted = self.correctness.expected(self.workload, kept[pick], compiled=region)
             for rank, (judge, reply) in enumerate(zip(self.correctness.judges, delivered, strict=True)):

@@ -121,7 +121,7 @@ def against_itself() -> None:
         spec = f"{HERE / 'tasks.py'}:{attribute}"
         from fk_plugin.bench import locate
 
-        names = [w.name for w in locate.task(spec).workloads if not w.name.startswith("qwen3")]
+        names = [w.name for w in locate.task(spec).workloads if w.name.startswith("llama")]
         for mode in ("graph", "eager"):
             chosen = setting(spec, names, mode=mode, baselines=("itself",), edge_workloads=(), most=40)
             for row in Session(chosen).run([kernel]):
@@ -150,7 +150,7 @@ def copies() -> None:
     from fk_plugin.bench.session import Session
 
     spec, file = f"{HERE / 'tasks.py'}:COPY", HERE / "kernels" / "copy.py"
-    sizes = ["contiguous-64-MiB", "contiguous-256-MiB", "contiguous-1024-MiB"]
+    sizes = ["contiguous-64-MiB", "contiguous-128-MiB", "contiguous-256-MiB"]
     seconds: dict[str, dict[str, float]] = {}
     for mode in ("graph", "eager"):
         chosen = setting(spec, [*sizes, "slow-256-MiB"], mode=mode, baselines=("reference",))

@@ -27,7 +27,7 @@ def _copy(layout: str) -> tuple[Workload, ...]:
             name=f"{layout}-{rows}-MiB", axes={"tokens": rows}, dtype="float32", source="test", phase="prefill",
             layout=layout,
         )
-        for rows in (64, 256, 1024)
+        for rows in (64, 128, 256)
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ must be caught: a result that is not exactly a torch.Tensor.
 Hacks: 3
 Task: silu_and_mul
 Caught as: BAD_OUTPUT
-By: structure, timed_outputs
+By: structure, timed_outputs, floor
 Without: OK
 Device: cpu
 """
