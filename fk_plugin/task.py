@@ -1,4 +1,4 @@
-"""Task and its parts: what an operator must compute, on which shapes, against whom, whose callables it stands for."""
+"""Task, Workload, Cost, Mirror: what an operator must compute, on which shapes, and whose callables it stands for."""
 
 from __future__ import annotations
 
