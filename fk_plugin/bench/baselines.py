@@ -40,7 +40,8 @@ def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     dynamo.recompile_limit = dynamo.accumulated_recompile_limit = 4096  # one per shape, and shapes are many
     if "tqdm" in sys.modules:
         sys.modules["tqdm"].tqdm.monitor_interval = 0  # Inductor's progress bar would start a thread
-    return torch.compile(fn, dynamic=False, fullgraph=True)
+    made: Callable[..., Any] = torch.compile(fn, dynamic=False, fullgraph=True)
+    return made
 
 
 def load(task: Task, name: str, device: str) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ cache is not accused; beyond the caches it is the memory's own.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ def measure(device: str) -> dict[str, Any]:
         source = torch.ones(size // 2, dtype=torch.uint8, device=device)
         target = torch.empty_like(source)
         words = source[: size // 2 // 8 * 8].view(torch.int64)
-        copy = size // 2 * 2 / run(lambda s=source, t=target: t.copy_(s))
-        read = size // 2 / run(lambda w=words: w.max())
+        copy = size // 2 * 2 / run(functools.partial(target.copy_, source))
+        read = size // 2 / run(words.max)
         bandwidth.append((size, max(copy, read)))
         del source, target, words
     side, dtype = (8192, torch.bfloat16) if kind == "cuda" else (1024, torch.float32)

@@ -197,7 +197,8 @@ def equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if a.numel() == 0:
         return True
-    return torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))
+    raw_a, raw_b = (t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
+    return bool(torch.equal(raw_a, raw_b))
 
 
 def improbable(draws: torch.Tensor, probabilities: torch.Tensor, *, level: float = 1e-6) -> str | None:

@@ -46,7 +46,8 @@ def take_rows(task: Task, args: tuple[Any, ...], start: int, stop: int) -> tuple
     if task.take_rows is not None:
         return task.take_rows(args, start, stop)
     rows = task.tokens(*args)
-    return map_tensors(args, lambda t: t[start:stop] if t.dim() and t.shape[0] == rows else t)
+    cut: tuple[Any, ...] = map_tensors(args, lambda t: t[start:stop] if t.dim() and t.shape[0] == rows else t)
+    return cut
 
 
 def follows_rows(tensor: torch.Tensor, rows: int) -> bool:

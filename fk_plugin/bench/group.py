@@ -50,7 +50,8 @@ class Group:
     def _each(self, op: str, payloads: list[dict[str, Any]], timeout: float) -> list[dict[str, Any]]:
         pairs = zip(self.ranks, payloads, strict=True)
         sent = [child.send(op, secrets.token_hex(8), json.dumps(payload)) for child, payload in pairs]
-        answers, failures = [], []
+        answers: list[dict[str, Any]] = []
+        failures: list[tuple[int, Rejected]] = []
         for number, (child, ticket) in enumerate(zip(self.ranks, sent, strict=True)):
             try:
                 answers.append(child.receive(ticket, 5.0 if failures else timeout))
@@ -60,10 +61,10 @@ class Group:
             return answers
         # A rank that died explains the others, which find their peer gone; one that raised explains those that wait.
         waits = Status.TIMEOUT
-        number, rejected = min(failures, key=lambda f: (f[1].verdict.status is waits, not self._died(*f), f[0]))
+        number, blamed = min(failures, key=lambda f: (f[1].verdict.status is waits, not self._died(*f), f[0]))
         if len(self.ranks) == 1:
-            raise rejected
-        raise Rejected(rejected.verdict.status, f"rank {number}: {rejected.verdict.reason}")
+            raise blamed
+        raise Rejected(blamed.verdict.status, f"rank {number}: {blamed.verdict.reason}")
 
     def _died(self, number: int, rejected: Rejected) -> bool:
         return self.ranks[number].closed and rejected.verdict.status is Status.CRASHED

@@ -69,7 +69,9 @@ class Clock:
 
     def warm_up(self) -> float:
         """A few calls of each side (compiling, tuning, lazy set-up); seconds that one round costs in all."""
-        schedule = [[side, _recipes(self.plan.calls)] for _ in range(_WARM) for side in self.sides]
+        schedule: list[list[Any]] = []
+        for _ in range(_WARM):
+            schedule += [[side, _recipes(self.plan.calls)] for side in self.sides]
         seconds, _ = self._run(schedule[: len(self.sides)], keep=False)
         for (side, _), value in zip(schedule, seconds, strict=False):
             self.samples.warm[side].append(value)
@@ -77,7 +79,7 @@ class Clock:
         seconds, replies = self._run(rest, keep=False)
         for (side, _), value in zip(rest, seconds, strict=True):
             self.samples.warm[side].append(value)
-        return max(r["seconds"] for r in replies) / (_WARM - 1)
+        return float(max(r["seconds"] for r in replies)) / (_WARM - 1)
 
     def rounds(self, count: int, *, keep: bool) -> tuple[list[dict[str, Any]], list[dict[str, int]]]:
         """`count` rounds; the replies, and the recipes of the candidate's calls in the order they were kept."""

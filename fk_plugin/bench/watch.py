@@ -18,7 +18,7 @@ _PLUMBING = frozenset(
 )  # fmt: skip
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed here
     """While active: poison what torch.empty and its kin return (if asked), and collect names of computing operators."""
 
     def __init__(self, *, poison: bool, fill: bool = True) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 with contextlib.suppress(ImportError):
-    import tqdm  # noqa: F401  see baselines.compiled
+    import tqdm  # type: ignore[import-untyped]  # noqa: F401  see baselines.compiled
 import torch._dynamo  # it replaces torch.manual_seed when imported, which must not look like a candidate's doing
 
 from fk_plugin import dispatch

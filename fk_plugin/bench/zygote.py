@@ -25,6 +25,7 @@ def main() -> None:
         if not data:
             return
         message = json.loads(data)
+        reply: dict[str, Any]
         if message["op"] == "fork":
             reply = _fork(message, fds, channel, worker)
         elif message["op"] == "preload":
@@ -34,7 +35,7 @@ def main() -> None:
         channel.send(json.dumps(reply).encode())
 
 
-def _fork(message: dict[str, Any], fds: list[int], channel: socket.socket, worker: Any) -> dict[str, int]:
+def _fork(message: dict[str, Any], fds: list[int], channel: socket.socket, worker: Any) -> dict[str, Any]:
     pid = os.fork()
     if pid:
         for fd in fds:
