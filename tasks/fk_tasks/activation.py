@@ -14,6 +14,7 @@ from fk_plugin.task import Baseline, Cost, Mirror, Overload, Region, Task, Workl
 # Gate and up projections are stored side by side, so the operator's input is twice the intermediate size wide.
 # Source of the sizes: `intermediate_size` in each model's published config.json.
 _INTERMEDIATE = {"SmolLM2-135M": 1536, "Llama-3.1-8B": 14336}
+_HIDDEN = {1536: 576, 14336: 4096}  # `hidden_size` by `intermediate_size`
 _DECODE_TOKENS = (1, 8, 32, 128, 256)
 _PREFILL_TOKENS = (512, 2048, 8192)
 
@@ -119,17 +120,15 @@ def _flashinfer(device: str) -> Callable[..., Any]:
 
 def _mlp_extra(workload: Workload, device: str, seed: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator(device).manual_seed(seed)
-    width, dtype = workload.axes["intermediate"], getattr(torch, workload.dtype)
-    bias_2D = torch.randn(2 * width, generator=generator, device=device).to(dtype)
-    scale_D = torch.rand(width, generator=generator, device=device).to(dtype) + 0.5
-    return bias_2D, scale_D
+    inner = workload.axes["intermediate"]
+    hidden = _HIDDEN.get(inner, inner // 4)
+    weight_HD = torch.randn((hidden, inner), generator=generator, device=device) / inner**0.5
+    return (weight_HD.to(getattr(torch, workload.dtype)),)
 
 
 def _mlp_region(op: Callable[..., Any], args: tuple[Any, ...], extra: tuple[Any, ...]) -> torch.Tensor:
-    """What stands on either side and can fuse: the projection's bias before, a per-channel scale after."""
-    x, round_activation = args
-    bias_2D, scale_D = extra
-    return op(x + bias_2D, round_activation) * scale_D
+    """The operator and down_proj. What precedes it, gate_up_proj, is a matrix product that nothing fuses into."""
+    return F.linear(op(*args), extra[0])
 
 
 _SIGNATURE = "(self, x: torch.Tensor) -> torch.Tensor"
@@ -181,7 +180,7 @@ SILU_AND_MUL = Task(
     ),
     region=Region(
         run=_mlp_region,
-        source="biased gate_up_proj before and a smoothing scale after, as quantised MLPs in both engines have them",
+        source="vllm.model_executor.models.llama:LlamaMLP.forward",
         extra=_mlp_extra,
     ),
     mirrors=(
