@@ -2,6 +2,14 @@
 
 The operator is torch.ops.fk.<task>. Compilers see its schema and its fake only, so what depends on token counts and
 strides is decided here, inside, on every call, and never burned into a compiled graph.
+
+A kernel implements a task's first overload; the others are derived from it:
+    first returns, another writes keyword-only arguments ("out"): they receive the results. A kernel with a parameter
+        `out` writes there itself: one tensor, or a tuple where there are several results.
+    first writes its arguments, another returns: the results stand for the written arguments, in order, which stay as
+        they were. A kernel with a parameter `out` (a tuple) writes there instead of over its arguments.
+    first writes its arguments, and none returns: it must only store, so that the same call again gives the same; the
+        fallback relies on this after a kernel has failed.
 """
 
 from __future__ import annotations
@@ -9,6 +17,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,6 +57,10 @@ class Operator:
         self.fallback: Callable[..., Any] = task.reference
         self._disabled: str | None = "no kernel in force"
         self._takes_out = False
+        self._proven = False
+        self._written = _written(task.overloads[0])
+        # A first form that reads what it overwrites: after a failure half way there is nothing left to fall back on.
+        self._overwrites = bool(self._written) and any(not o.mutates for o in task.overloads)
         self._dtypes: frozenset[torch.dtype] = frozenset()
         self._check_capability = False
         for overload in task.overloads:
@@ -56,7 +69,10 @@ class Operator:
     def _define(self, overload: Overload) -> None:
         name = self.task.name if overload.name == "default" else f"{self.task.name}.{overload.name}"
         _LIBRARY.define(overload.schema)
-        body = self._mutating if overload.mutates else self._functional
+        if overload is self.task.overloads[0]:
+            body: Callable[..., Any] = self._first
+        else:
+            body = self._out_form if overload.mutates else partial(self._returning_form, overload.fake)
         for key in ("CPU", "CUDA"):
             _LIBRARY.impl(name, body, key)
         torch.library.register_fake(f"fk::{name}", overload.fake, lib=_LIBRARY)
@@ -67,7 +83,7 @@ class Operator:
         Raises:
             StrictError: `strict`, and the kernel cannot run here.
         """
-        self.kernel, self.strict = kernel, strict
+        self.kernel, self.strict, self._proven = kernel, strict, False
         if kernel is None:
             self._disabled = "no kernel in force"
             return
@@ -112,30 +128,69 @@ class Operator:
                 return self._disabled
         return kernel.guard(*args) if kernel.guard is not None else None
 
-    def _functional(self, *args: Any) -> Any:
+    def _first(self, *args: Any) -> Any:
         size = proof.bucket(self.task.tokens(*args))
         reason = self.refusal(args)
         if reason is None:
+            proven = self._proven
             try:
-                result = self.kernel.fn(*args)  # type: ignore[union-attr]
-            except Exception as error:  # noqa: BLE001  # boundary: a candidate's code; `auto` goes on
+                run = self._rehearse if self._overwrites and not proven else self.kernel.fn  # type: ignore[union-attr]
+                result = run(*args)
+            except Exception as error:  # boundary: a candidate's code; `auto` goes on
                 reason = self._failed(error)
+                if self._overwrites and proven:
+                    raise
             else:
-                self._count_call(size)
+                self._called(size)
                 return result
         proof.count(f"fall|{self.task.name}|{self.fallback_name}|{reason}|{size}")
         proof.count_on_device(f"fall|{self.task.name}|{self.fallback_name}|{reason}|{size}")
         return self.fallback(*args)
 
-    def _mutating(self, *args: Any, out: torch.Tensor) -> None:
-        if self._takes_out and self.refusal(args) is None:
-            size = proof.bucket(self.task.tokens(*args))
-            self.kernel.fn(*args, out=out)  # type: ignore[union-attr]
-            self._count_call(size)
-        else:
-            out.copy_(self._functional(*args))
+    def _rehearse(self, *args: Any) -> None:
+        """The first call of a kernel that overwrites its arguments: on copies, so that a failure leaves them whole.
 
-    def _count_call(self, size: int) -> None:
+        Engines warm up before they serve, so the copies cost nothing that counts.
+        """
+        copies = self._copied(args)
+        self.kernel.fn(*copies)  # type: ignore[union-attr]
+        for i in self._written:
+            args[i].copy_(copies[i])
+
+    def _copied(self, args: tuple[Any, ...]) -> list[Any]:
+        return [a.clone(memory_format=torch.contiguous_format) if i in self._written else a for i, a in enumerate(args)]
+
+    def _out_form(self, *args: Any, **outs: Any) -> None:
+        results = tuple(outs.values())
+        if not self._into(args, results):
+            returned = self._first(*args)
+            for out, result in zip(results, returned if isinstance(returned, tuple) else (returned,), strict=True):
+                out.copy_(result)
+
+    def _returning_form(self, allocate: Callable[..., Any], *args: Any) -> Any:
+        outs = allocate(*args)
+        if self._into(args, outs if isinstance(outs, tuple) else (outs,)):
+            return outs
+        copies = self._copied(args)
+        self._first(*copies)
+        results = tuple(copies[i] for i in self._written)
+        return results if isinstance(outs, tuple) else results[0]
+
+    def _into(self, args: tuple[Any, ...], outs: tuple[Any, ...]) -> bool:
+        """Let the kernel write into `outs`, none of which is an argument it reads; False if it did not."""
+        if not self._takes_out or self.refusal(args) is not None:
+            return False
+        size = proof.bucket(self.task.tokens(*args))
+        try:
+            self.kernel.fn(*args, out=outs[0] if len(outs) == 1 else outs)  # type: ignore[union-attr]
+        except Exception as error:  # noqa: BLE001  # boundary: a candidate's code; the fallback follows
+            self._failed(error)
+            return False
+        self._called(size)
+        return True
+
+    def _called(self, size: int) -> None:
+        self._proven = True
         name = self.kernel.name  # type: ignore[union-attr]
         proof.count(f"call|{self.task.name}|{name}|{size}")
         proof.count_on_device(f"call|{self.task.name}|{name}|{size}")
@@ -152,6 +207,14 @@ class Operator:
             raise error  # a capture cannot be continued after an error
         self._disabled = f"kernel error {type(error).__name__}"
         return self._disabled
+
+
+def _written(overload: Overload) -> tuple[int, ...]:
+    """Positions of the positional arguments that the schema declares written."""
+    arguments = torch._C.parse_schema(f"fk::{overload.schema}").arguments
+    return tuple(
+        i for i, a in enumerate(arguments) if not a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
+    )
 
 
 def operator(task: Task) -> Operator:

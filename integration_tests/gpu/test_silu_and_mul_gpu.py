@@ -1,6 +1,6 @@
-"""triton_rows on a GPU: every listed workload in bfloat16 and float16 against float64, and its ratio to the engine's own.
+"""triton_rows on a GPU: every listed workload in bfloat16 and float16 against float64; its ratio to the engines' own.
 
-    python -m pytest -m gpu integration_tests/gpu -s
+python -m pytest -m gpu integration_tests/gpu -s
 """
 
 import dataclasses

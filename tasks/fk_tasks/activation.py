@@ -3,14 +3,18 @@
 Shape suffixes: T tokens (any leading shape), D half of the input's last axis.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
-from fk_plugin.task import Cost, Mirror, Overload, Task, Workload
+from fk_plugin.task import Baseline, Cost, Mirror, Overload, Region, Task, Workload
 
 # Gate and up projections are stored side by side, so the operator's input is twice the intermediate size wide.
 # Source of the sizes: `intermediate_size` in each model's published config.json.
 _INTERMEDIATE = {"SmolLM2-135M": 1536, "Llama-3.1-8B": 14336}
+_HIDDEN = {1536: 576, 14336: 4096}  # `hidden_size` by `intermediate_size`
 _DECODE_TOKENS = (1, 8, 32, 128, 256)
 _PREFILL_TOKENS = (512, 2048, 8192)
 
@@ -50,9 +54,17 @@ def _tokens(x: torch.Tensor, *_: object) -> int:
 
 def _inputs(workload: Workload, device: str, seed: int) -> tuple[torch.Tensor, bool]:
     generator = torch.Generator(device).manual_seed(seed)
-    shape = (workload.axes["tokens"], 2 * workload.axes["intermediate"])
-    x_T2D = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
-    return x_T2D.to(getattr(torch, workload.dtype)), True
+    tokens, width, layout = workload.axes["tokens"], 2 * workload.axes["intermediate"], workload.layout
+    room = 2 * width + 8 if layout in ("sliced", "strided") else width
+    x_T2D = torch.randn((tokens, room), generator=generator, device=device, dtype=torch.float32)
+    x_T2D = x_T2D.to(getattr(torch, workload.dtype))
+    if layout == "sliced":
+        x_T2D = x_T2D[:, 8 : 8 + width]
+    elif layout == "strided":
+        x_T2D = x_T2D[:, : 2 * width : 2]
+    elif layout == "three_axes":
+        x_T2D = x_T2D.view(1, tokens, width)
+    return x_T2D, layout != "rounded_once"
 
 
 def _cost(workload: Workload) -> Cost:
@@ -60,6 +72,63 @@ def _cost(workload: Workload) -> Cost:
     width = torch.finfo(getattr(torch, workload.dtype)).bits // 8
     # Two inputs read and one output written per element; exp, add, divide and two products.
     return Cost(bytes=3 * elements * width, flops=5 * elements)
+
+
+def _oracle(x: torch.Tensor, round_activation: bool = True) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    return x[..., :half] * torch.sigmoid(x[..., :half]) * x[..., half:]
+
+
+_EDGES = (
+    ("no-rows", 0, 1536, "contiguous", "bfloat16"),
+    ("one-row", 1, 14336, "contiguous", "bfloat16"),
+    ("odd-size", 3, 77, "contiguous", "bfloat16"),
+    ("one-column", 5, 1, "contiguous", "float32"),
+    ("above-block", 2, 1025, "contiguous", "float16"),
+    ("float32", 7, 512, "contiguous", "float32"),
+    ("sliced", 5, 130, "sliced", "bfloat16"),
+    ("strided", 5, 130, "strided", "bfloat16"),
+    ("three-axes", 5, 128, "three_axes", "bfloat16"),
+    ("rounded-once", 33, 512, "rounded_once", "bfloat16"),
+)
+
+
+def _vllm(device: str) -> Callable[..., Any]:
+    from vllm import _custom_ops  # noqa: F401  registers the operators
+
+    run = torch.ops._C.silu_and_mul
+
+    def call(x: torch.Tensor, round_activation: bool = True) -> torch.Tensor:
+        out = torch.empty((*x.shape[:-1], x.shape[-1] // 2), dtype=x.dtype, device=x.device)
+        run(out, x)
+        return out
+
+    return call
+
+
+def _sglang(device: str) -> Callable[..., Any]:
+    from sgl_kernel import silu_and_mul as run
+
+    return lambda x, round_activation=True: run(x)
+
+
+def _flashinfer(device: str) -> Callable[..., Any]:
+    from flashinfer.activation import silu_and_mul as run
+
+    return lambda x, round_activation=True: run(x)
+
+
+def _mlp_extra(workload: Workload, device: str, seed: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator(device).manual_seed(seed)
+    inner = workload.axes["intermediate"]
+    hidden = _HIDDEN.get(inner, inner // 4)
+    weight_HD = torch.randn((hidden, inner), generator=generator, device=device) / inner**0.5
+    return (weight_HD.to(getattr(torch, workload.dtype)),)
+
+
+def _mlp_region(op: Callable[..., Any], args: tuple[Any, ...], extra: tuple[Any, ...]) -> torch.Tensor:
+    """The operator and down_proj. What precedes it, gate_up_proj, is a matrix product that nothing fuses into."""
+    return F.linear(op(*args), extra[0])
 
 
 _SIGNATURE = "(self, x: torch.Tensor) -> torch.Tensor"
@@ -89,9 +158,31 @@ SILU_AND_MUL = Task(
         for phase, counts in (("decode", _DECODE_TOKENS), ("prefill", _PREFILL_TOKENS))
         for tokens in counts
     ),
+    edge_workloads=tuple(
+        Workload(
+            name=f"edge-{name}",
+            axes={"tokens": tokens, "intermediate": size},
+            dtype=dtype,
+            source="edge case",
+            phase="edge",
+            layout=layout,
+        )
+        for name, tokens, size, layout, dtype in _EDGES
+    ),
     make_inputs=_inputs,
     cost=_cost,
     tokens=_tokens,
+    oracle=_oracle,
+    baselines=(
+        Baseline(name="vllm._C.silu_and_mul", engine="vllm", load=_vllm),
+        Baseline(name="sgl_kernel.silu_and_mul", engine="sglang", load=_sglang, devices=("cuda",)),
+        Baseline(name="flashinfer.silu_and_mul", engine="flashinfer", load=_flashinfer, devices=("cuda",)),
+    ),
+    region=Region(
+        run=_mlp_region,
+        source="vllm.model_executor.models.llama:LlamaMLP.forward",
+        extra=_mlp_extra,
+    ),
     mirrors=(
         Mirror(
             engine="vllm",

@@ -1,0 +1,146 @@
+"""Timing in the parent: schedules, which results to look at afterwards, and the second opinion on its own clock."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from fk_plugin.bench.contents import pack
+from fk_plugin.bench.group import Group
+from fk_plugin.bench.status import Rejected, Status
+from fk_plugin.task import Workload
+
+_LOOK_AT_BYTES = 64 << 20  # results of timed calls that are judged: all of them up to this, else a secret choice
+_WARM = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to time one workload: mode, cold or warm cache, calls per sample, seconds to spend, rounds at least and most.
+
+    A round is one sample of each side, in random order.
+    """
+
+    mode: str
+    cold: bool
+    calls: int = 1
+    budget_s: float = 6.0
+    least: int = 10
+    most: int = 60
+
+
+@dataclass
+class Samples:
+    """Seconds per call by side, one per round; `warm` are the calls before. `kept` names the candidate's calls."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    warm: dict[str, list[float]] = field(default_factory=dict)
+
+
+def seed() -> int:
+    """A seed that no candidate can know before its call."""
+    return secrets.randbelow(1 << 31)
+
+
+def _recipes(count: int) -> list[dict[str, int]]:
+    return [{"seed": seed()} for _ in range(count)]
+
+
+def _slowest(replies: list[dict[str, Any]]) -> list[float]:
+    """Per sample, the slowest rank's seconds."""
+    return [max(values) for values in zip(*(r["seconds_per_call"] for r in replies), strict=True)]
+
+
+class Clock:
+    """Times sides of one group on one workload."""
+
+    def __init__(self, group: Group, workload: Workload, plan: Plan, sides: list[str]) -> None:
+        self.group, self.workload, self.plan, self.sides = group, workload, plan, sides
+        self.samples = Samples(seconds={s: [] for s in sides}, warm={s: [] for s in sides})
+        self.order = random.Random(secrets.randbits(64))
+
+    def _run(self, schedule: list[list[Any]], *, keep: bool) -> tuple[list[float], list[dict[str, Any]]]:
+        replies = self.group.ask(
+            "time", workload=pack(self.workload), mode=self.plan.mode, cold=self.plan.cold, schedule=schedule, keep=keep
+        )
+        return _slowest(replies), replies
+
+    def warm_up(self) -> float:
+        """A few calls of each side (compiling, tuning, lazy set-up); seconds that one round costs in all."""
+        schedule: list[list[Any]] = []
+        for _ in range(_WARM):
+            schedule += [[side, _recipes(self.plan.calls)] for side in self.sides]
+        seconds, _ = self._run(schedule[: len(self.sides)], keep=False)
+        for (side, _), value in zip(schedule, seconds, strict=False):
+            self.samples.warm[side].append(value)
+        rest = schedule[len(self.sides) :]
+        seconds, replies = self._run(rest, keep=False)
+        for (side, _), value in zip(rest, seconds, strict=True):
+            self.samples.warm[side].append(value)
+        return float(max(r["seconds"] for r in replies)) / (_WARM - 1)
+
+    def rounds(self, count: int, *, keep: bool) -> tuple[list[dict[str, Any]], list[dict[str, int]]]:
+        """`count` rounds; the replies, and the recipes of the candidate's calls in the order they were kept."""
+        schedule: list[list[Any]] = []
+        for _ in range(count):
+            sides = self.sides[:]
+            self.order.shuffle(sides)
+            schedule += [[side, _recipes(self.plan.calls)] for side in sides]
+        seconds, replies = self._run(schedule, keep=keep)
+        for (side, _), value in zip(schedule, seconds, strict=True):
+            self.samples.seconds[side].append(value)
+        kept = [recipe for side, recipes in schedule if side == "c" for recipe in recipes]
+        return replies, kept
+
+    def batches(self, per_round_s: float, kept_bytes: int, most_bytes: int = 512 << 20) -> list[int]:
+        """Rounds to do, cut so that the kept results of one request stay within bounds."""
+        count = int(self.plan.budget_s / max(per_round_s, 1e-4))
+        count = max(self.plan.least, min(self.plan.most, count))
+        room = max(1, most_bytes // max(kept_bytes * self.plan.calls, 1))
+        return [min(room, count - start) for start in range(0, count, room)]
+
+
+def picks(count: int, size: int) -> list[int]:
+    """Which of `count` kept calls to look at, each of `size` bytes: all, or a secret choice of at least two."""
+    affordable = max(2, _LOOK_AT_BYTES // max(size, 1))
+    if affordable >= count:
+        return list(range(count))
+    return sorted(random.Random(secrets.randbits(64)).sample(range(count), affordable))
+
+
+def warm_up_differs(samples: Samples) -> str | None:
+    """Why warm-up calls after the first look unlike timed ones (a harness that picks counts from them is misled)."""
+    warm, timed = sorted(samples.warm["c"][1:]), sorted(samples.seconds["c"])
+    if not warm or not timed:
+        return None
+    fastest, usual = warm[0], timed[len(timed) // 2]
+    if fastest > 10 * usual and fastest - usual > 5e-3:
+        return f"every warm-up call took over {fastest * 1e3:.1f} ms, a timed one {usual * 1e3:.3g} ms"
+    return None
+
+
+def by_parent_clock(group: Group, workload: Workload, plan: Plan, side: str, claimed_s: float, set_bytes: int) -> float:
+    """Seconds per call on this process's clock: the best of three runs of many prepared calls, less an empty run."""
+    memory = max(1, (256 << 20) // max(set_bytes, 1))
+    wanted = max(4, min(2000, int(0.04 / max(claimed_s, 1e-9))))
+    if plan.mode == "eager" or plan.calls == 1:
+        sets, repeats = min(wanted, memory, 2000), 1
+    else:
+        sets, repeats = plan.calls, max(1, min(5000, wanted * 4 // plan.calls))
+    best = float("inf")
+    for _ in range(3):
+        replies = group.ask(
+            "prepare", workload=pack(workload), mode=plan.mode, cold=True, side=side, recipes=_recipes(sets),
+            repeats=repeats,
+        )  # fmt: skip
+        calls = replies[0]["calls"]
+        if calls != sets * repeats:
+            raise Rejected(Status.CHEAT_CHANNEL, f"asked for {sets * repeats} calls, {calls} were made ready")
+        seconds = max(r["seconds"] for r in group.ask("go"))
+        empty = max(r["seconds"] for r in group.ask("idle"))
+        best = min(best, max(seconds - empty, 0.0) / calls)
+        if best < 1.5 * claimed_s:
+            break
+    return best

@@ -1,0 +1,188 @@
+"""Times one candidate on one workload, judges the results of the timed calls, and doubts the times."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from typing import Any
+
+import torch
+
+from fk_plugin.bench import measure, statistics
+from fk_plugin.bench.candidate import Correctness
+from fk_plugin.bench.group import Group
+from fk_plugin.bench.measure import Clock
+from fk_plugin.bench.race import Race
+from fk_plugin.bench.setting import Setting
+from fk_plugin.bench.statistics import ZeroTime
+from fk_plugin.bench.status import Rejected, Status
+from fk_plugin.task import Workload
+
+_ATTEMPTS = 3  # each attempt measures anew and adds its samples
+_CLEAN_FACTOR = {"cpu": 2.5, "cuda": 1.3}
+_SLACK_S = {"cpu": 20e-6, "cuda": 3e-6}  # what pipes and scheduling add to a call on the parent's clock
+
+
+def _written(got: list[torch.Tensor], reference: list[torch.Tensor]) -> None:
+    """A replay must write its results, which held NaN before."""
+    for output, want in zip(got, reference, strict=True):
+        if output.is_floating_point() and output.numel() and bool(output.isnan().all()) and not want.isnan().all():
+            raise Rejected(Status.STALE_OUTPUT, "a replay of its graph writes nothing: the work escaped the capture")
+
+
+class Stopwatch:
+    """One workload of one candidate."""
+
+    def __init__(
+        self, setting: Setting, race: Race, group: Group, correctness: Correctness, workload: Workload
+    ) -> None:
+        self.setting, self.race, self.group = setting, race, group
+        self.correctness, self.workload = correctness, workload
+        self.denominator = race.results[workload.name]
+        self.side = f"b:{self.denominator.name}"
+        self.moved, self.flops = race.cost(workload)
+        self.claimed = 0.0
+        self.plan = race.plan(workload, self.denominator.seconds)
+        self._looked_until = 0.0
+
+    def run(self) -> dict[str, Any]:
+        """Times and ratio for a Row.
+
+        Raises:
+            Rejected: results of timed calls are wrong, late or stale, or the times cannot be.
+        """
+        clock = Clock(self.group, self.workload, self.plan, [self.side, "c"])
+        per_round = clock.warm_up()
+        self._looked_until = time.monotonic() + self.setting.budget_s
+        for _ in range(_ATTEMPTS):
+            room = (4 << 30) if self.setting.device == "cuda" else (512 << 20)
+            for count in clock.batches(per_round, self._result_bytes(), room):
+                self._judge(*clock.rounds(count, keep=True))
+            found = self._ratio(clock)
+            if statistics.too_noisy(found, self.setting.noise) is None:
+                break
+        self._doubt(clock)
+        return {
+            "candidate_s": self.claimed,
+            "baseline_s": statistics.median(clock.samples.seconds[self.side]),
+            "floor_s": self._floor(),
+            "ratio": found,
+            "warm": self._warm(),
+            "samples": {"b": clock.samples.seconds[self.side], "c": clock.samples.seconds["c"]},
+        }
+
+    def _ratio(self, clock: Clock) -> statistics.Ratio:
+        try:
+            found = statistics.ratio(clock.samples.seconds[self.side], clock.samples.seconds["c"])
+            self.claimed = statistics.median(clock.samples.seconds["c"])
+        except ZeroTime as error:
+            raise Rejected(Status.IMPLAUSIBLE, str(error)) from error
+        return found
+
+    def _warm(self) -> statistics.Ratio | None:
+        """The ratio when every call finds its inputs in the cache; graph mode only."""
+        if self.setting.device != "cuda" or self.setting.mode == "eager" or self.group.ranks[1:]:
+            return None
+        plan = measure.Plan(mode=self.plan.mode, cold=False, calls=self.plan.calls, budget_s=2.0, least=10, most=20)
+        clock = Clock(self.group, self.workload, plan, [self.side, "c"])
+        per_round = clock.warm_up()
+        for count in clock.batches(per_round, 0):
+            clock.rounds(count, keep=False)
+        return statistics.ratio(clock.samples.seconds[self.side], clock.samples.seconds["c"])
+
+    def _result_bytes(self) -> int:
+        return max(self.moved // 2, 1)
+
+    def _judge(self, replies: list[dict[str, Any]], kept: list[dict[str, int]]) -> None:
+        """Look at results of timed calls: all that fit, chosen in secret after the fact."""
+        on = self.setting.checks.on
+        for reply in replies:
+            if reply["late"] and on("late"):
+                n = len(reply["late"])
+                raise Rejected(Status.CHEAT_ASYNC, f"results of {n} calls changed after their time was taken")
+            if reply["types"] and on("structure"):
+                kind = reply["types"][0]
+                raise Rejected(Status.BAD_OUTPUT, f"a timed call gave a {kind}, expected a plain torch.Tensor")
+            if reply["reused"] and on("structure"):
+                raise Rejected(Status.BAD_OUTPUT, "its result lies in the memory of an earlier call's, still in use")
+        late = time.monotonic() > self._looked_until
+        if not on("timed_outputs") or (late and secrets.randbelow(4)):  # looking is dear where results are large
+            return
+        if not on("fresh_timed"):
+            kept = [kept[0]] * len(kept)
+        region = self.setting.mode == "compile"  # Inductor leaves roundings out, inside the neighbours too
+        chosen = measure.picks(len(kept), self._result_bytes())
+        if late:
+            chosen = [secrets.choice(chosen)]
+        delivered = self.group.ask("deliver", picks=chosen, timeout=120)
+        random.Random(secrets.randbits(64)).shuffle(chosen)
+        for done, pick in enumerate(chosen):
+            if done >= 2 and time.monotonic() > self._looked_until:
+                return
+            wanted = self.correctness.expected(self.workload, kept[pick], compiled=region)
+            for rank, (judge, reply) in enumerate(zip(self.correctness.judges, delivered, strict=True)):
+                got = judge.outputs(reply["outputs"][str(pick)], self.group.ranks[rank].folder)
+                if self.setting.device == "cuda" and self.setting.mode == "graph" and on("replay"):
+                    _written(got, wanted[rank].reference)
+                judge.values(f"timed call {pick}", got, wanted[rank], same_rounding=not region)
+
+    def _floor(self) -> float:
+        return self.race.ceilings.floor(self.moved, self.flops) if self.setting.mode != "compile" else 0.0
+
+    def _doubt(self, clock: Clock) -> None:
+        on = self.setting.checks.on
+        floor = self._floor()
+        if on("floor") and self.claimed < floor:
+            raise Rejected(
+                Status.IMPLAUSIBLE,
+                f"{self.claimed * 1e6:.3g} us is less than the {floor * 1e6:.3g} us this device needs for "
+                f"{self.moved} bytes and {self.flops} operations",
+            )
+        differs = measure.warm_up_differs(clock.samples)
+        if differs and on("warmup"):
+            raise Rejected(Status.CHEAT_WARMUP, differs)
+        if on("clean_baseline"):
+            self._clean_baseline(clock)
+
+    def _clean_baseline(self, clock: Clock) -> None:
+        """The baseline must be as fast in the candidate's process as in the clean one; doubts are measured again."""
+        kind = self.setting.device
+        beside = statistics.median(clock.samples.seconds[self.side])
+        clean = self.denominator.seconds
+        for _ in range(_ATTEMPTS):
+            if beside <= _CLEAN_FACTOR[kind] * clean + _SLACK_S[kind]:
+                return
+            again = Clock(self.race.group, self.workload, self.plan, [self.denominator.name])
+            again.warm_up()
+            again.rounds(self.setting.least, keep=False)
+            clean = max(clean, statistics.median(again.samples.seconds[self.denominator.name]))
+            more = Clock(self.group, self.workload, self.plan, [self.side])
+            more.rounds(self.setting.least, keep=False)
+            beside = min(beside, statistics.median(more.samples.seconds[self.side]))
+        raise Rejected(
+            Status.CHEAT_BASELINE,
+            f"{self.denominator.name} takes {beside * 1e6:.3g} us beside it and {clean * 1e6:.3g} us without it",
+        )
+
+    def second_opinion(self, group: Group) -> float:
+        """Seconds per call in a second process on the parent's clock.
+
+        Raises:
+            Rejected: CHEAT_TIMER, the candidate's own process claimed far less.
+        """
+        kind = self.setting.device
+        found = measure.by_parent_clock(group, self.workload, self.plan, "c", self.claimed, self.moved)
+        allowed = self.setting.clock_factor * self.claimed + _SLACK_S[kind]
+        if found > allowed:
+            # A machine that is busy now was perhaps idle before: the clean baseline says how much slower it has become.
+            name, seconds = self.denominator.name, self.denominator.seconds
+            now = measure.by_parent_clock(self.race.group, self.workload, self.plan, name, seconds, self.moved)
+            allowed *= max(1.0, now / seconds)
+        if found > allowed:
+            raise Rejected(
+                Status.CHEAT_TIMER,
+                f"its process claims {self.claimed * 1e6:.3g} us a call; on the parent's clock a second one takes "
+                f"{found * 1e6:.3g} us",
+            )
+        return found

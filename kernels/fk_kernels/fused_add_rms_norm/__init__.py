@@ -1,0 +1,1 @@
+"""Kernels of fused_add_rms_norm."""

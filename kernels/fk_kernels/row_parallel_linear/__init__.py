@@ -1,0 +1,1 @@
+"""Kernels of row_parallel_linear."""

@@ -1,0 +1,1 @@
+"""Kernels of store_kv_cache."""

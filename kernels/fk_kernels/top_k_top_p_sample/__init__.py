@@ -1,0 +1,1 @@
+"""Kernels of top_k_top_p_sample."""
