@@ -149,7 +149,7 @@ def tolerance(yardstick: Errors, dtype: torch.dtype, *, same_rounding: bool, wid
     """What a candidate may lose, given what the yardsticks lost on the same inputs.
 
     Floors, because a yardstick may happen to be exact, above all where rows are few and narrow: correct rounding costs
-    0.3 units in the last place in a long row (the root of 1/12 of a uniform error), and up to one in a row of `width` 1.
+    0.3 units in the last place in a long row (the root of 1/12, for a uniform error), up to one in a row of `width` 1.
     """
     info = torch.finfo(dtype)
     rounding = info.eps * (0.3 + 0.7 / math.sqrt(max(width, 1)))
