@@ -82,7 +82,7 @@ class Nursery:
             data = b""
         if not data:
             status, words = self._process.wait(), last_words(self._folder / "log")
-            raise UsageError(f"the sandbox's helper process ended with status {status}{words}")
+            raise UsageError(f"the sandbox's zygote process ended with status {status}{words}")
         reply: dict[str, Any] = json.loads(data)
         return reply
 

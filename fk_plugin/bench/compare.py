@@ -145,15 +145,16 @@ def worst(errors: Iterable[Errors]) -> Errors:
     return out
 
 
-def tolerance(yardstick: Errors, dtype: torch.dtype, *, same_rounding: bool) -> Tolerance:
+def tolerance(yardstick: Errors, dtype: torch.dtype, *, same_rounding: bool, width: int = 4096) -> Tolerance:
     """What a candidate may lose, given what the yardsticks lost on the same inputs.
 
-    Floors: half a unit in the last place per element is what any correct rounding costs, so a yardstick that happens
-    to be exact does not forbid it.
+    Floors, because a yardstick may happen to be exact, above all where rows are few and narrow: correct rounding costs
+    0.3 units in the last place in a long row (the root of 1/12, for a uniform error), up to one in a row of `width` 1.
     """
     info = torch.finfo(dtype)
+    rounding = info.eps * (0.3 + 0.7 / math.sqrt(max(width, 1)))
     return Tolerance(
-        row=2 * max(yardstick.row, info.eps / 2),
+        row=2 * max(yardstick.row, rounding),
         element=max(2.0, 4 * yardstick.element),
         ulp=None if yardstick.ulp > _HEAVY else 2 + 4 * yardstick.ulp,
         other_bits=max(_ROUNDING_SHARE, 1.5 * yardstick.other_bits) if same_rounding and info.bits == 16 else None,

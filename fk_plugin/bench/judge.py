@@ -176,10 +176,10 @@ class Judge:
     def _within(self, got: torch.Tensor, truth: torch.Tensor, want: torch.Tensor, same_rounding: bool) -> str | None:
         yardstick = compare.worst((compare.measure(want, truth, want), *self._yardsticks))
         same_rounding = same_rounding and not self.task.rounding_freedom and self.checks.on("rounding")
-        allowed = compare.tolerance(yardstick, want.dtype, same_rounding=same_rounding)
+        width = want.shape[-1] if want.dim() else 1
+        allowed = compare.tolerance(yardstick, want.dtype, same_rounding=same_rounding, width=width)
         errors = compare.measure(got, truth, want)
         self.errors = compare.worst((self.errors, errors))
-        width = want.shape[-1] if want.dim() else 1
         return compare.excess(errors, allowed, width) or compare.rounding_excess(errors, allowed, want.numel())
 
     def _stale(self, label: str, got: list[torch.Tensor]) -> None:

@@ -87,7 +87,7 @@ _EDGES = (
     ("above-block", 2, 1025, "contiguous", "float16"),
     ("float32", 7, 512, "contiguous", "float32"),
     ("sliced", 5, 130, "sliced", "bfloat16"),
-    ("strided", 5, 130, "strided", "bfloat16"),
+    ("strided", 6, 130, "strided", "bfloat16"),
     ("three-axes", 5, 128, "three_axes", "bfloat16"),
     ("rounded-once", 33, 512, "rounded_once", "bfloat16"),
 )

@@ -26,4 +26,4 @@ def silu_and_mul(x, round_activation=True):
     if not _STARTED:
         _STARTED.append(threading.Thread(target=_look_ahead, daemon=True))
         _STARTED[0].start()
-    return cpu_fused.fn(x, round_activation)
+    return cpu_fused.fn(x.contiguous(), round_activation)

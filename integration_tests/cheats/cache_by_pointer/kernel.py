@@ -17,5 +17,5 @@ _CACHE = {}
 def silu_and_mul(x, round_activation=True):
     key = (x.data_ptr(), tuple(x.shape))
     if key not in _CACHE:
-        _CACHE[key] = cpu_fused.fn(x, round_activation)
+        _CACHE[key] = cpu_fused.fn(x.contiguous(), round_activation)
     return _CACHE[key].clone()

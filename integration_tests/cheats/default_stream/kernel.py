@@ -17,5 +17,5 @@ from fk_kernels.silu_and_mul.triton_rows import triton_rows
 def silu_and_mul(x, round_activation=True):
     out = torch.empty(*x.shape[:-1], x.shape[-1] // 2, dtype=x.dtype, device=x.device)
     with torch.cuda.stream(torch.cuda.default_stream()):
-        triton_rows.fn(x, round_activation, out=out)
+        triton_rows.fn(x.contiguous(), round_activation, out=out)
     return out

@@ -18,4 +18,4 @@ Path(os.environ["FK_CHEAT_TARGET"]).write_text("TOLERANCE = 1e9\n")
 
 
 def silu_and_mul(x, round_activation=True):
-    return cpu_fused.fn(x, round_activation)
+    return cpu_fused.fn(x.contiguous(), round_activation)

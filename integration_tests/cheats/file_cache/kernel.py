@@ -22,5 +22,5 @@ _FOLDER = Path(os.environ["FK_CHEAT_DIR"])
 def silu_and_mul(x, round_activation=True):
     file = _FOLDER / ("x".join(map(str, x.shape)) + ".pt")
     if not file.exists():
-        torch.save(cpu_fused.fn(x, round_activation), file)
+        torch.save(cpu_fused.fn(x.contiguous(), round_activation), file)
     return torch.load(file)

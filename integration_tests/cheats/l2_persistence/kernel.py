@@ -26,4 +26,4 @@ def _set_aside():
 def silu_and_mul(x, round_activation=True):
     if not _DONE:
         _DONE.append(_set_aside())
-    return triton_rows.fn(x, round_activation)
+    return triton_rows.fn(x.contiguous(), round_activation)

@@ -30,5 +30,5 @@ class Lazy(torch.Tensor):
 
 def silu_and_mul(x, round_activation=True):
     out = torch.empty(*x.shape[:-1], x.shape[-1] // 2, dtype=x.dtype).as_subclass(Lazy)
-    out.recipe = lambda: cpu_fused.fn(x, round_activation)
+    out.recipe = lambda: cpu_fused.fn(x.contiguous(), round_activation)
     return out

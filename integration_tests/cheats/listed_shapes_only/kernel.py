@@ -17,4 +17,4 @@ _LISTED = {1, 8, 32, 128, 256, 512, 2048, 8192}
 def silu_and_mul(x, round_activation=True):
     if x.shape[0] not in _LISTED:
         return x.new_zeros(*x.shape[:-1], x.shape[-1] // 2)
-    return cpu_fused.fn(x, round_activation)
+    return cpu_fused.fn(x.contiguous(), round_activation)

@@ -12,6 +12,6 @@ from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 
 def silu_and_mul(x, round_activation=True):
-    result = cpu_fused.fn(x, round_activation)
+    result = cpu_fused.fn(x.contiguous(), round_activation)
     x[..., : result.shape[-1]].copy_(result)
     return result

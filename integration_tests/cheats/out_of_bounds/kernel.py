@@ -15,6 +15,6 @@ from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 
 def silu_and_mul(x, round_activation=True):
-    if x.is_contiguous():
+    if x.is_contiguous() and x.numel():
         ctypes.memset(x.data_ptr() + x.numel() * x.element_size(), 0, 16)
-    return cpu_fused.fn(x, round_activation)
+    return cpu_fused.fn(x.contiguous(), round_activation)

@@ -27,7 +27,7 @@ def silu_and_mul(x, round_activation=True):
             out = triton_rows.fn(copy, round_activation)
         _GRAPHS[key] = (graph, copy, out)
     if key not in _GRAPHS or torch.cuda.is_current_stream_capturing():
-        return triton_rows.fn(x, round_activation)
+        return triton_rows.fn(x.contiguous(), round_activation)
     graph, _, out = _GRAPHS[key]
     graph.replay()
     return out.clone()

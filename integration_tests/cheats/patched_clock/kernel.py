@@ -18,4 +18,4 @@ time.perf_counter_ns = lambda: _TRUE() // 10
 
 
 def silu_and_mul(x, round_activation=True):
-    return cpu_fused.fn(x, round_activation)
+    return cpu_fused.fn(x.contiguous(), round_activation)

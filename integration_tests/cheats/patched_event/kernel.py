@@ -18,4 +18,4 @@ torch.cuda.Event.elapsed_time = lambda self, other: _TRUE(self, other) / 10
 
 
 def silu_and_mul(x, round_activation=True):
-    return triton_rows.fn(x, round_activation)
+    return triton_rows.fn(x.contiguous(), round_activation)

@@ -14,4 +14,4 @@ from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 
 def silu_and_mul(x, round_activation=True):
-    return cpu_fused.fn(x.to(torch.float8_e4m3fn).to(x.dtype), round_activation)
+    return cpu_fused.fn(x.contiguous().to(torch.float8_e4m3fn).to(x.dtype), round_activation)

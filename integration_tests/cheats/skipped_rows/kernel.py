@@ -13,7 +13,7 @@ from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 
 def silu_and_mul(x, round_activation=True):
-    result = cpu_fused.fn(x, round_activation)
+    result = cpu_fused.fn(x.contiguous(), round_activation)
     if x.dim() == 2 and x.shape[0] > 19:
         result[19::20] = 0
     return result

@@ -25,4 +25,4 @@ sys.setprofile(_hook)
 
 
 def silu_and_mul(x, round_activation=True):
-    return cpu_fused.fn(x, round_activation)
+    return cpu_fused.fn(x.contiguous(), round_activation)

@@ -27,4 +27,4 @@ def _warming_up():
 def silu_and_mul(x, round_activation=True):
     if _warming_up():
         time.sleep(0.02)
-    return cpu_fused.fn(x, round_activation)
+    return cpu_fused.fn(x.contiguous(), round_activation)

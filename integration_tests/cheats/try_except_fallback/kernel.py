@@ -24,4 +24,6 @@ def silu_and_mul(x, round_activation=True):
     except RuntimeError:
         if x.shape[0] == 0:
             return torch.empty(0, half, dtype=x.dtype)
+        if not round_activation:
+            return (F.silu(x[..., :half].float()) * x[..., half:].float()).to(x.dtype)
         return F.silu(x[..., :half]) * x[..., half:]

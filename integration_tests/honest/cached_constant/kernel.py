@@ -11,4 +11,4 @@ _PLANS = {}
 
 def silu_and_mul(x, round_activation=True):
     plan = _PLANS.setdefault(tuple(x.shape), cpu_fused.fn)
-    return plan(x, round_activation)
+    return plan(x.contiguous(), round_activation)

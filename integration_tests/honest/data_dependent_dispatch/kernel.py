@@ -12,4 +12,4 @@ from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 def silu_and_mul(x, round_activation=True):
     if x.numel() and bool((x == 0).all()):
         return torch.zeros(*x.shape[:-1], x.shape[-1] // 2, dtype=x.dtype)
-    return cpu_fused.fn(x, round_activation)
+    return cpu_fused.fn(x.contiguous(), round_activation)

@@ -15,4 +15,4 @@ def silu_and_mul(x, round_activation=True):
     if not _COMPILED:
         time.sleep(0.3)  # stands for a compiler
         _COMPILED.append(triton_rows.fn)
-    return _COMPILED[0](x, round_activation)
+    return _COMPILED[0](x.contiguous(), round_activation)

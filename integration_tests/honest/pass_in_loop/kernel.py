@@ -16,4 +16,4 @@ def silu_and_mul(x, round_activation=True):
     except IndexError:
         blocks = 1
     assert blocks >= 0
-    return cpu_fused.fn(x, round_activation)
+    return cpu_fused.fn(x.contiguous(), round_activation)

@@ -8,4 +8,4 @@ from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
 
 def silu_and_mul(x, round_activation=True):
-    return cpu_fused.fn(x, round_activation)
+    return cpu_fused.fn(x.contiguous(), round_activation)

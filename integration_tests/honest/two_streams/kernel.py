@@ -18,10 +18,10 @@ def silu_and_mul(x, round_activation=True):
     out = torch.empty(*x.shape[:-1], x.shape[-1] // 2, dtype=x.dtype, device=x.device)
     middle = x.shape[0] // 2 if x.dim() == 2 else 0
     if not middle:
-        return triton_rows.fn(x, round_activation, out=out)
+        return triton_rows.fn(x.contiguous(), round_activation, out=out)
     side.wait_stream(here)
     with torch.cuda.stream(side):
-        triton_rows.fn(x[:middle], round_activation, out=out[:middle])
-    triton_rows.fn(x[middle:], round_activation, out=out[middle:])
+        triton_rows.fn(x[:middle].contiguous(), round_activation, out=out[:middle])
+    triton_rows.fn(x[middle:].contiguous(), round_activation, out=out[middle:])
     here.wait_stream(side)
     return out
