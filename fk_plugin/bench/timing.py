@@ -152,7 +152,7 @@ def barrier() -> None:
 
 
 def persisting_l2() -> int:
-    """Bytes of L2 set aside for persisting accesses (cudaLimitPersistingL2CacheSize), 0 by default."""
+    """Bytes of L2 set aside for persisting accesses (cudaLimitPersistingL2CacheSize)."""
     torch.cuda.synchronize()
     mapped = Path("/proc/self/maps").read_text().split()
     runtime = next((word for word in mapped if "/libcudart" in word), None)

@@ -159,9 +159,9 @@ def _job(request: Request, adapter: Adapter, model: Path, device: str, progress:
     )
 
 
-def _alternate(job: Job, result: Result, on: Mapping[str, str]) -> tuple[Difference, Difference]:
+def _alternate(job: Job, result: Result, on: Mapping[str, str]) -> Difference:
     """Baseline and plugged starts in turn; the first of each is judged. Returns the noise floor."""
-    floor: tuple[Difference, Difference] | None = None
+    floor: Difference | None = None
     for number in range(1, result.request.starts + 1):
         label = f"baseline {number}"
         with job.start(label, {"FK_PLUGIN": "off"}) as engine:
@@ -196,18 +196,16 @@ def _replayed(job: Job, on: Mapping[str, str]) -> Start:
     return start
 
 
-def _judgements(
-    job: Job, engine: Any, start: Start, baseline: Start, floor: tuple[Difference, Difference]
-) -> list[Judgement]:
+def _judgements(job: Job, engine: Any, start: Start, baseline: Start, floor: Difference) -> list[Judgement]:
     assert start.judged is not None and baseline.judged is not None
     decoded = sides.compare_decode(job, engine, start, baseline.judged.decode)
     return [
-        Judgement(what="prefill", difference=prefill(baseline.judged.prefill, start.judged.prefill), floor=floor[0]),
-        Judgement(what="decode", difference=decoded, floor=floor[1]),
+        Judgement(what="prefill", difference=prefill(baseline.judged.prefill, start.judged.prefill), floor=floor),
+        Judgement(what="decode", difference=decoded, floor=floor),
     ]
 
 
-def _check(job: Job, result: Result, plan: select.Plan, floor: tuple[Difference, Difference]) -> None:
+def _check(job: Job, result: Result, plan: select.Plan, floor: Difference) -> None:
     judged = result.baseline[0].judged
     assert judged is not None
     result.checks += checks.use(result)
@@ -219,7 +217,7 @@ def _check(job: Job, result: Result, plan: select.Plan, floor: tuple[Difference,
         result.checks.append(_canary(job, result, task, floor))
 
 
-def _canary(job: Job, result: Result, task: str, floor: tuple[Difference, Difference]) -> Check:
+def _canary(job: Job, result: Result, task: str, floor: Difference) -> Check:
     """Run the deliberately wrong kernel of `task`: the same checks must refuse it."""
     label = f"canary of {task}"
     baseline = result.baseline[0].judged
@@ -232,7 +230,7 @@ def _canary(job: Job, result: Result, task: str, floor: tuple[Difference, Differ
     except EngineFailed as error:  # what was measured before must not be lost with it
         return Check(name=f"canary, {task}", passed=False, detail=f"no accuracy verdict: {error}")
     judgements = [
-        Judgement(what="prefill", difference=prefill(baseline.prefill, mine.prefill), floor=floor[0]),
-        Judgement(what="decode", difference=decode(baseline.decode, mine.decode), floor=floor[1]),
+        Judgement(what="prefill", difference=prefill(baseline.prefill, mine.prefill), floor=floor),
+        Judgement(what="decode", difference=decode(baseline.decode, mine.decode), floor=floor),
     ]
     return checks.canary(task, start, judgements)

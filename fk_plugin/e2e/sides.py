@@ -124,12 +124,13 @@ def judge(job: Job, engine: Engine, start: Start) -> Judged:
     return start.judged
 
 
-def noise_floor(job: Job, engine: Engine, start: Start) -> tuple[accuracy.Difference, accuracy.Difference]:
-    """What this engine differs from itself when the same tokens are computed in another batch: (prefill, decode).
+def noise_floor(job: Job, engine: Engine, start: Start) -> accuracy.Difference:
+    """What this engine differs from itself when the same tokens are computed in another batch.
 
-    Prefill: all sweep prompts together instead of alone, and generated tokens read again as a prompt; the larger of
-    the two. Large batches alone would not do: past some size a GEMM gives a row the same bits whatever stands beside
-    it. Decode: some requests one at a time instead of all together.
+    The largest of three: all sweep prompts together instead of alone, generated tokens read again as a prompt, and
+    some requests decoded one at a time instead of all together. No single one would do for every engine: past some
+    size a GEMM gives a row the same bits whatever stands beside it, so that one engine shows its noise only between
+    one row and many, and another only between a prompt and a decode step.
     """
     assert start.judged is not None
     together = start.take(engine.generate(job.sweep, max_tokens=1, prompt_logprobs=True).completions)
@@ -138,8 +139,9 @@ def noise_floor(job: Job, engine: Engine, start: Start) -> tuple[accuracy.Differ
     alone = []
     for prompt in job.prompts[:_ALONE]:
         alone += start.take(engine.generate([prompt], max_tokens=job.output_len, logprobs=_TOP).completions)
-    return (
-        accuracy.larger(accuracy.prefill(start.judged.prefill, together), accuracy.reread(start.judged.decode, again)),
+    return accuracy.largest(
+        accuracy.prefill(start.judged.prefill, together),
+        accuracy.reread(start.judged.decode, again),
         accuracy.decode(start.judged.decode[: len(alone)], alone),
     )
 

@@ -77,18 +77,18 @@ def assert_proofs(run: Run, sites: int) -> None:
     canary = run.check("canary, silu_and_mul")
     assert canary["passed"] and "the wrong silu_and_mul is refused" in canary["detail"]
     for row in run.data["accuracy"]:
-        assert row["passed"] and row["mean"] <= 3 * max(row["floor"]["mean"], 0.001), row
+        assert row["passed"] and row["mean"] <= 2.5 * max(row["floor"]["mean"], 0.001), row
 
 
-WRONG_BY_FIVE_PERCENT = """
+WRONG_BY_TEN_PERCENT = """
 import torch
 import torch.nn.functional as F
 
 def silu_and_mul(x, round_activation=True):
     half = x.shape[-1] // 2
-    # 5 % on every second element: a norm behind it does not cancel it
+    # 10 % on every second element: a norm behind it does not cancel it
     scale = torch.ones(half, dtype=x.dtype)
-    scale[::2] = 1.05
+    scale[::2] = 1.10
     return F.silu(x[..., :half]) * x[..., half:] * scale
 """
 

@@ -57,11 +57,12 @@ def test_workloads_give_inputs_and_positive_cost(task: str) -> None:
     of = registry.task(task)
     for workload in of.workloads:
         cost = of.cost(workload)
-        assert cost.bytes > 0 and cost.flops > 0
+        assert cost.bytes > 0 and cost.flops >= 0  # a copy moves bytes and computes nothing
     smallest = min(of.workloads, key=lambda w: of.cost(w).bytes)
     first, again, other = (of.make_inputs(smallest, "cpu", seed) for seed in (1, 1, 2))
     assert torch.equal(first[0], again[0]) and not torch.equal(first[0], other[0])
-    assert of.tokens(*first) == smallest.axes["tokens"]
+    rows = smallest.axes.get("tokens") or smallest.axes["rows"]
+    assert of.tokens(*first) == rows
 
 
 def test_cost_counts_two_reads_and_one_write() -> None:
