@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import environments  # noqa: E402
 
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "unit", "packaging", "engines"]
+nox.options.sessions = ["lint", "unit", "packaging", "cheats", "engines"]
 
 
 def _pytest(session: nox.Session, python: str, folder: str, *args: str) -> None:
@@ -41,6 +41,13 @@ def unit(session: nox.Session) -> None:
 def packaging(session: nox.Session) -> None:
     """Wheel and editable installs side by side."""
     _pytest(session, environments.overlay("engines-cpu", "wheel"), "integration_tests/packaging")
+
+
+@nox.session
+def cheats(session: nox.Session) -> None:
+    """The sandbox against known cheats and honest kernels."""
+    session.env["OMP_NUM_THREADS"] = "1"  # two cores, and each examination has two processes that compute
+    _pytest(session, environments.overlay("engines-cpu", "wheel"), "integration_tests/test_cheats.py")
 
 
 @nox.session
