@@ -52,7 +52,9 @@ class Nursery:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._folder = Path(tempfile.mkdtemp(prefix="fk-bench-", dir=_scratch()))
         # Without NVML, asking whether a GPU is there initialises the driver, and no child could use CUDA after a fork.
-        env = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", **(environ or {})}
+        # Idle OpenMP threads of one process would otherwise spin on the cores that another is being timed on.
+        quiet = {"OMP_WAIT_POLICY": "passive", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        env = {**os.environ, **quiet, **(environ or {})}
         self._log = (self._folder / "log").open("wb")
         command = [sys.executable, "-m", "fk_plugin.bench.zygote", str(theirs.fileno())]
         self._process = subprocess.Popen(

@@ -1,4 +1,8 @@
-"""Notices when the product's files change while a candidate runs, and puts them back."""
+"""Notices when the product's files change while a candidate runs.
+
+They are left as they are: the change may be the user's own work in another window. The running sandbox has its code
+in memory and is not affected; the next one would be.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,10 @@ class Seal:
         self._content = {path: path.read_bytes() for path in (*_sources(), *extra)}
 
     def broken(self) -> list[str]:
-        """Names of files that changed or vanished since; they are restored."""
+        """Names of files that changed or vanished since."""
         found = []
         for path, content in self._content.items():
             if not path.is_file() or path.read_bytes() != content:
-                path.write_bytes(content)
                 found.append(path.name)
         return found
 

@@ -110,7 +110,9 @@ class _Candidate:
                     group.close()
         changed = seal.broken()
         if changed and self.setting.checks.on("files"):
-            return self._all(Verdict(status=Status.CHEAT_FILES, reason=f"it changed {', '.join(changed)}; restored"))
+            names = ", ".join(changed)
+            reason = f"{names} changed while it ran; if that was not you, restore it before the next run"
+            return self._all(Verdict(status=Status.CHEAT_FILES, reason=reason))
         return rows
 
     def _rows(self) -> list[Row]:

@@ -1,5 +1,5 @@
 """Rewrites a file of the harness (here: a file that the test protects in its place). What must be caught: the
-change; the file is restored.
+change.
 
 Hacks: 38
 Task: silu_and_mul
