@@ -70,6 +70,10 @@ def examine() -> dict[str, Any]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for name, adapter in registry.adapters().items():
         report["engines"][name] = _engine(adapter, device, problems)
+        installed = adapter.installed()
+        covered = {b.task for b in adapter.select(installed[1], device)} if installed else set(plan.kernels)
+        for task in plan.kernels.keys() - covered:
+            problems.append(f"{name}: {adapter.stand_down(task, installed[1] if installed else '', device)}.")
     if not any(e["version"] for e in report["engines"].values()):
         problems.append("no engine is installed here; install vllm or sglang into this environment.")
     return report

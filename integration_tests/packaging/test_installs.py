@@ -131,6 +131,7 @@ def test_doctor_and_list_speak_json(installs: dict[str, str], tmp_path: Path) ->
         ({"FK_PLUGIN": "off"}, "FK_PLUGIN=off keeps every kernel out"),
         ({"FK_KERNELS": "silu_and_mul=triton_rows"}, "cannot run here: it needs an NVIDIA GPU"),
         ({"FK_KERNELS": "silu_and_mul=tritn_rows"}, "did you mean triton_rows"),
+        ({"FK_KERNELS": "softmax=cpu_chunks"}, "vllm: vllm has no site for task softmax"),
     ],
 )
 def test_doctor_names_what_stands_in_the_way(
