@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fk_plugin.cli._output import check_json
 from fk_plugin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     setting = _setting(args)
     kernels = [_existing(setting, spec) for spec in args.kernel] if args.kernel else _own_kernels(setting)
-    if args.json is not None and args.json.is_dir():
-        raise UsageError(f"--json needs a file name, and {args.json} is a folder.")
+    check_json(args.json)
     start = time.perf_counter()
     with _Progress() as progress:
         session = Session(setting, progress=progress)

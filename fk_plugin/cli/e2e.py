@@ -10,6 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from fk_plugin.cli._output import check_json
+
 HELP = "run vLLM or SGLang with and without kernels: throughput, accuracy, proof of use"
 
 
@@ -60,10 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from fk_plugin.e2e import report
     from fk_plugin.e2e.run import Request, run
 
-    if args.json is not None and not args.json.absolute().parent.is_dir():
-        from fk_plugin.errors import UsageError
-
-        raise UsageError(f"--json {args.json}: its folder does not exist; create it first.")
+    check_json(args.json)
     folder = (args.keep or Path(tempfile.mkdtemp(prefix="fk-e2e-"))).absolute()
     request = Request(
         engine=args.engine,

@@ -22,7 +22,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _commands() -> list[str]:
     names = (info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]))
-    return [name for name in names if name != "main"]
+    return [name for name in names if name != "main" and not name.startswith("_")]
 
 
 def build() -> argparse.ArgumentParser:
