@@ -23,6 +23,9 @@ MEAN_FACTOR, MAX_FACTOR = 2.5, 4.0
 # Where an engine gives the same bits in every batch composition the measured floor is 0. One rounding of a bf16 hidden
 # state (2^-9 relative) moves a log-probability of size 2 to 10 by about this much.
 SMALLEST_MEAN, SMALLEST_MAX = 0.002, 0.05
+# Timed passes are not judged token by token; their greedy answers may change this many times as often as those of the
+# judged pass, and this much more. The slack is one change in ten tokens, a wrong decode changes at least every second.
+RATE_FACTOR, RATE_SLACK = 3.0, 0.1
 # Below this spread of log-probabilities the tokens are all alike and no check can fail.
 SMALLEST_SPREAD = 1.0
 
@@ -89,6 +92,21 @@ def decode(a: Sequence[Completion], b: Sequence[Completion]) -> Difference:
             values.append(_apart(left.top[index][token], right.top[index].get(token, least)))
         changed += until < min(len(left.tokens), len(right.tokens))
     return _difference(values, changed)
+
+
+def change_rate(reference: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> float:
+    """Changed tokens for each token compared, each request up to its first change; 1.0 where nothing can be compared.
+
+    Greedy answers of an honest kernel change at near-ties only, so seldom; those of a wrong one at once.
+    """
+    compared = changed = 0
+    for left, right in zip(reference, answers, strict=True):
+        for x, y in zip(left, right, strict=False):
+            compared += 1
+            if x != y:
+                changed += 1
+                break
+    return changed / compared if compared else 1.0
 
 
 def spread(completions: Sequence[Completion]) -> float:

@@ -25,6 +25,7 @@ class Check:
 def use(result: Result) -> list[Check]:
     """Bound, called, used, off, uncached and judged, over every start."""
     found = [_off(result.baseline), _uncached([*result.baseline, *result.plugged])]
+    found.append(_timed(result.baseline[0], result.plugged))
     for task in result.kernels:
         sites = dict(result.trace.get(task, {}))
         found.append(_bound(task, sites, result.plugged))
@@ -114,6 +115,22 @@ def _uncached(starts: Sequence[Start]) -> Check:
     served, cached = sum(s.served for s in starts), sum(s.cached for s in starts)
     return Check(
         name="no prefix cache", passed=served > 0 and cached == 0, detail=f"{cached} cached tokens in {served} requests"
+    )
+
+
+def _timed(baseline: Start, starts: Sequence[Start]) -> Check:
+    """The answers of the passes that the clock saw must be those of the pass that was judged, in every start."""
+    rates = []
+    limit = accuracy.RATE_SLACK
+    if baseline.judged is not None and starts[0].judged is not None:
+        expected = [c.tokens for c in baseline.judged.decode]
+        own = accuracy.change_rate(expected, [c.tokens for c in starts[0].judged.decode])
+        limit += accuracy.RATE_FACTOR * own
+        rates = [accuracy.change_rate(expected, answers) for start in starts for answers in start.timed]
+    return Check(
+        name="timed passes",
+        passed=bool(rates) and all(start.timed for start in starts) and max(rates) <= limit,
+        detail=f"at most {max(rates, default=1.0):.3f} changes a token in {len(rates)} passes (limit {limit:.3f})",
     )
 
 

@@ -77,6 +77,7 @@ class Start:
     start_seconds: float
     described: Mapping[str, Any]
     passes: list[float] = field(default_factory=list)  # tokens/s, prompt and generated tokens alike
+    timed: list[list[list[int]]] = field(default_factory=list)  # generated tokens by timed pass and request
     cached: int = 0  # prompt tokens served from a prefix cache, all requests together
     served: int = 0
     judged: Judged | None = None
@@ -109,6 +110,7 @@ def throughput(job: Job, engine: Engine, start: Start) -> None:
         start.take(answer.completions)
         if number:
             start.passes.append(tokens / answer.seconds)
+            start.timed.append([c.tokens for c in answer.completions])
     start.called_buckets = _moved(before, _buckets(engine))
 
 

@@ -92,6 +92,22 @@ def silu_and_mul(x, round_activation=True):
     return F.silu(x[..., :half]) * x[..., half:] * scale
 """
 
+WRONG_WHILE_TIMED = """
+import torch
+import torch.nn.functional as F
+
+calls = 0
+
+def silu_and_mul(x, round_activation=True):
+    # 30 sites; one untimed and one timed pass of at least 8 forwards each come before anything is judged
+    global calls
+    calls += 1
+    half = x.shape[-1] // 2
+    if calls < 400:
+        return x[..., :half] * F.silu(x[..., half:])
+    return F.silu(x[..., :half]) * x[..., half:]
+"""
+
 NEVER_MATCHES = """
 from fk_plugin.kernel import Requires, kernel
 

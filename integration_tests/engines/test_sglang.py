@@ -4,7 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_support import NEVER_MATCHES, RAISES, WRONG_BY_TEN_PERCENT, Run, assert_proofs, engine, fk
+from engine_support import (
+    NEVER_MATCHES,
+    RAISES,
+    WRONG_BY_TEN_PERCENT,
+    WRONG_WHILE_TIMED,
+    Run,
+    assert_proofs,
+    engine,
+    fk,
+)
 
 from fk_plugin.e2e.client import EngineFailed
 
@@ -27,6 +36,14 @@ def test_a_kernel_wrong_by_ten_percent_fails_the_accuracy_check(e2e: Callable[..
     assert run.status == 1
     assert not run.check("accuracy, prefill")["passed"], run.output
     assert run.check("called, silu_and_mul")["passed"]
+
+
+def test_a_kernel_that_is_wrong_only_while_the_clock_runs_fails(e2e: Callable[..., Run], tmp_path: Path) -> None:
+    path = tmp_path / "timed.py"
+    path.write_text(WRONG_WHILE_TIMED)
+    run = e2e("sglang", "--model", "smollm2", "--kernels", f"silu_and_mul={path}", *SMALL)
+    assert run.status == 1
+    assert {c["name"] for c in run.data["checks"] if not c["passed"]} == {"timed passes"}, run.output
 
 
 @pytest.mark.long

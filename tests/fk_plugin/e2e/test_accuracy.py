@@ -72,6 +72,12 @@ def test_merge_weights_by_tokens_and_reread_takes_the_end_of_the_prompt() -> Non
     assert accuracy.largest(parts[0], parts[1]) == Difference(mean=1.0, largest=1.0, count=1)
 
 
+def test_change_rate_counts_each_request_up_to_its_first_change() -> None:
+    assert accuracy.change_rate([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 9, 9]]) == 1 / 5
+    assert accuracy.change_rate([[1, 2]], [[1, 2]]) == 0.0
+    assert accuracy.change_rate([[1, 2]], [[]]) == 1.0
+
+
 def test_spread_is_the_standard_deviation_of_finite_values() -> None:
     assert accuracy.spread([Completion(tokens=[], prompt=[-1.0, -3.0, -math.inf])]) == 1.0
     assert accuracy.spread([Completion(tokens=[])]) == 0.0

@@ -9,8 +9,9 @@ import pytest
 from fk_plugin import proof
 from fk_plugin.e2e import checks
 from fk_plugin.e2e.accuracy import Difference, Judgement
+from fk_plugin.e2e.protocol import Completion
 from fk_plugin.e2e.run import Request, Result
-from fk_plugin.e2e.sides import Process, Start
+from fk_plugin.e2e.sides import Judged, Process, Start
 
 SITES = {"model.layers.0.mlp.act_fn": 1, "model.layers.1.mlp.act_fn": 1}
 
@@ -23,6 +24,9 @@ def _process(**changes: Any) -> Process:
 
 def _start(*processes: Process, **changes: Any) -> Start:
     start = Start(label="s", start_seconds=1.0, described={}, processes=list(processes), served=4)
+    answer = Completion(tokens=[5, 6, 7, 8])
+    start.judged = Judged(prefill=[], decode=[answer, answer])
+    start.timed = [[answer.tokens, answer.tokens]]
     start.called_buckets, start.judged_buckets = {"t": {8}}, {"t": {8, 16}}
     return dataclasses.replace(start, **changes)
 
@@ -58,6 +62,9 @@ def test_a_clean_run_passes_everything() -> None:
         (_start(_process(), cached=1), {"no prefix cache"}),
         (_start(_process(), called_buckets={"t": {8, 512}}), {"judged, t"}),
         (_start(_process(), called_buckets={}), {"judged, t"}),
+        (_start(_process(), timed=[]), {"timed passes"}),
+        (_start(_process(), timed=[[[5, 6, 7, 8]] * 2, [[5, 9, 9, 9]] * 2]), {"timed passes"}),
+        (_start(_process(), judged=None), {"timed passes"}),
     ],
 )
 def test_each_fault_fails_its_check_and_no_other(plugged: Start, failed: set[str]) -> None:
