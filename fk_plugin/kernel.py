@@ -9,6 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+# Torch's names, as strings: this module is imported where torch is not.
+DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+          "int64", "int32", "int16", "int8", "uint8", "bool")  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Requires:
@@ -26,6 +30,8 @@ class Requires:
     def __post_init__(self) -> None:
         if self.device not in ("cuda", "cpu", "any"):
             raise ValueError(f"device must be cuda, cpu or any, got {self.device!r}")
+        if isinstance(self.dtypes, str) or not self.dtypes or any(d not in DTYPES for d in self.dtypes):
+            raise ValueError(f"dtypes must be a tuple of names out of {', '.join(DTYPES)}, got {self.dtypes!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,10 @@ class Kernel:
     source: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.requires, Requires):
+            raise TypeError(
+                f"kernel {self.name}: requires= takes Requires(device=..., dtypes=...), got {self.requires!r}"
+            )
         if not self.source:
             object.__setattr__(self, "source", source_hash(self.fn))
 

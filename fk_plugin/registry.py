@@ -149,7 +149,7 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (SyntaxError, ImportError, NameError, AttributeError, TypeError) as error:
+    except (SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError) as error:
         del sys.modules[name]
         raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     return module

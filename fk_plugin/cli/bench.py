@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fk_plugin.cli._output import check_json
+from fk_plugin.cli._output import Progress, check_json
 from fk_plugin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,21 +35,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: every kernel passed (or declined); 1: at least one failed a check; 2 (raised): the request is impossible."""
+    """0: no kernel failed and one was measured; 1: one failed, or none was measured; 2 (raised): impossible request."""
     from fk_plugin.bench import report
     from fk_plugin.bench.session import Session
+    from fk_plugin.bench.status import Status
 
     setting = _setting(args)
     kernels = [_existing(setting, spec) for spec in args.kernel] if args.kernel else _own_kernels(setting)
     check_json(args.json)
     start = time.perf_counter()
-    with _Progress() as progress:
+    progress = Progress(at_least=5.0)
+    try:
         session = Session(setting, progress=progress)
         rows = session.run(kernels)
+    finally:
+        progress.done()
     _show(report.table(rows, session), report.remarks(rows, session))
     if args.json is not None:
         report.save(args.json, report.as_json(rows, session, time.perf_counter() - start))
-    return 1 if any(row.failed for row in rows) else 0
+    measured = any(row.verdict.status is Status.OK for row in rows)
+    return 1 if any(row.failed for row in rows) or not measured else 0
 
 
 def _setting(args: argparse.Namespace) -> Setting:
@@ -115,32 +120,11 @@ def _own_kernels(setting: Setting) -> list[str]:
     return names
 
 
-class _Progress:
-    """One status line on standard error while it is a terminal; silent otherwise."""
-
-    def __enter__(self) -> _Progress:
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        self._status = console.status("starting") if sys.stderr.isatty() else None
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __call__(self, text: str) -> None:
-        if self._status is not None:
-            self._status.update(text)
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-
 def _show(table: Any, remarks: list[str]) -> None:
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else 160
-    console = Console(width=width, soft_wrap=False)
+    console = Console(width=width, soft_wrap=False, emoji=False)
     console.print(table)
     for line in remarks:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

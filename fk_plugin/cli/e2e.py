@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
+import shutil
 import tempfile
-import time
 from pathlib import Path
 
-from fk_plugin.cli._output import check_json
+from fk_plugin.cli._output import Progress, check_json
 
 HELP = "run vLLM or SGLang with and without kernels: throughput, accuracy, proof of use"
 
@@ -32,29 +31,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
                         help="most tokens in one step, on both sides (1024)")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the result as JSON")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep engine logs and counters there")
-
-
-class Progress:
-    """A line that rewrites itself on a terminal; elsewhere a new line when the step changes and every 20 seconds."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._step, self._said = "", 0.0
-
-    def __call__(self, text: str) -> None:
-        """Show `text`; the part before the last comma is the step."""
-        if self._live:
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-            return
-        step, now = text.rsplit(",", 1)[0], time.monotonic()
-        if step != self._step or now - self._said > 20:
-            print(text, file=sys.stderr, flush=True)
-            self._step, self._said = step, now
-
-    def done(self) -> None:
-        """Clear the line."""
-        if self._live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,4 +62,6 @@ def run(args: argparse.Namespace) -> int:
     report.show(result)
     if args.json is not None:
         args.json.write_text(json.dumps(report.to_json(result), indent=2, allow_nan=False) + "\n")
+    if result.passed and args.keep is None:
+        shutil.rmtree(folder)  # after a failure the logs stay, and the message or a check names them
     return 0 if result.passed else 1

@@ -39,7 +39,7 @@ def resolve(name: str, progress: Callable[[str], None]) -> Path:
         key = f"generated-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         return _cached(key, lambda folder: generate(config, folder, progress))
     path = Path(name).expanduser().resolve()
-    if not (path / "config.json").is_file():
+    if not name or not (path / "config.json").is_file():
         raise UsageError(
             f"--model takes a folder with a config.json, smollm2 or dummy:CONFIG, but {path} holds no config.json."
         )
@@ -51,6 +51,8 @@ def _config(name: str) -> dict[str, Any]:
         return dict(CONFIGS[name])
     path = Path(name).expanduser()
     path = path / "config.json" if path.is_dir() else path
+    if not path.is_file() and (path.suffix or len(path.parts) > 1):
+        raise UsageError(f"dummy:{name} expects a known configuration or a config.json, but {path} is no file.")
     if not path.is_file():
         raise UsageError(unknown("configuration", name, CONFIGS) + " A config.json file is accepted too.")
     try:

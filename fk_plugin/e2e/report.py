@@ -18,6 +18,14 @@ def _speed(starts: Sequence[Start]) -> str:
     return f"{median(passes):,.0f} tokens/s ({low:,.0f} to {high:,.0f})"
 
 
+def _ratio(result: Result) -> str:
+    assert result.ratio is not None
+    r, starts, passes = result.ratio, result.request.starts, result.request.passes
+    if starts * passes < 3:  # nothing to resample: an interval would look exact and mean nothing
+        return f"{r.value:.3f} (no interval: {starts * passes} passes a side; raise --starts or --passes)"
+    return f"{r.value:.3f} (95 % interval {r.low:.3f} to {r.high:.3f}; {starts} starts a side, {passes} passes each)"
+
+
 def _start_up(starts: Sequence[Start]) -> str:
     return ", ".join(f"{s.start_seconds:.0f} s" for s in starts)
 
@@ -25,8 +33,6 @@ def _start_up(starts: Sequence[Start]) -> str:
 def rows(result: Result) -> list[tuple[str, str, str]]:
     """(what, verdict or empty, figures) for each line of the table."""
     request = result.request
-    assert result.ratio is not None
-    r = result.ratio
     kernels = ", ".join(f"{task}={name}" for task, name in result.kernels.items())
     table = [
         ("model", "", f"{request.model}, {request.dtype}, {result.device}"),
@@ -35,8 +41,7 @@ def rows(result: Result) -> list[tuple[str, str, str]]:
         ("kernels", "", kernels),
         ("baseline", "", _speed(result.baseline)),
         ("plugged", "", _speed(result.plugged)),
-        ("ratio", "", f"{r.value:.3f} (95 % interval {r.low:.3f} to {r.high:.3f}; {request.starts} starts a side, "
-                      f"{request.passes} passes each)"),
+        ("ratio", "", _ratio(result)),
         ("start-up", "", f"baseline {_start_up(result.baseline)}; plugged {_start_up(result.plugged)}"),
     ]  # fmt: skip
     table += [(c.name, "pass" if c.passed else "FAIL", c.detail) for c in result.checks]
@@ -50,6 +55,7 @@ def show(result: Result) -> None:
     """Print the table to standard output."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=f"fk e2e {result.request.engine}", title_justify="left", show_header=False, show_lines=False)
     table.add_column(style="bold", no_wrap=True)
@@ -57,9 +63,9 @@ def show(result: Result) -> None:
     table.add_column(overflow="fold")
     for what, verdict, figures in rows(result):
         style = {"pass": "green", "FAIL": "red"}.get(verdict, "")
-        table.add_row(what, f"[{style}]{verdict}[/]" if style else "", figures)
+        table.add_row(what, Text(verdict, style=style), Text(figures))  # figures may hold brackets of their own
     # Piped output has no width of its own; 80 columns would break most figures.
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     console.width = console.width if console.is_terminal else 120
     console.print(table)
 

@@ -103,6 +103,8 @@ def run(request: Request, progress: Callable[[str], None]) -> Result:
 
 
 def _plan(request: Request, adapter: Adapter) -> select.Plan:
+    from fk_plugin.dispatch import unavailable
+
     settings = env.read({"FK_KERNELS": request.kernels})
     plan = select.plan(settings)
     if not plan:
@@ -110,7 +112,10 @@ def _plan(request: Request, adapter: Adapter) -> select.Plan:
             "no kernel is in force, so there is nothing to compare; name one with --kernels task=kernel "
             "(`fk list kernels` shows them)."
         )
-    for task in plan.kernels:
+    for task, kernel in plan.kernels.items():
+        reason = unavailable(kernel)
+        if reason:
+            raise UsageError(f"kernel {task}={kernel.name} cannot run here: {reason}; `fk list kernels` shows others.")
         if not any(b.task == task for b in adapter.bindings):
             raise UsageError(f"{adapter.stand_down(task, '', '')}; `fk list bindings` shows what can be bound.")
         if CANARY not in registry.kernels(task)[0]:

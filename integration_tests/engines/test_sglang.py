@@ -113,6 +113,8 @@ def test_bad_requests_end_with_status_2_and_what_to_do() -> None:
         (("e2e", "sglang", "--model", "dummy:lama", "--kernels", "silu_and_mul=cpu_fused"), "did you mean"),
         (("e2e", "sglang", "--model", "smollm2", "--kernels", "silu_and_mul=x"), "no kernel of silu_and_mul"),
         (("e2e", "sglang", "--model", "smollm2", "--requests", "0"), "must be at least 1"),
+        (("e2e", "sglang", "--model", "smollm2", "--kernels", "silu_and_mul=triton_rows"), "needs an NVIDIA GPU"),
+        (("e2e", "sglang", "--model", "dummy:/no/x.json", "--kernels", "silu_and_mul=cpu_fused"), "is no file"),
         (("e2e", "sglang"), "required: --model"),
     ):
         run = fk(*arguments)

@@ -82,6 +82,16 @@ def test_a_decorated_kernel_keeps_its_requirements(tmp_path: Path) -> None:
         ("x = 1\n", "silu_and_mul", "has no 'silu_and_mul'"),
         ("silu_and_mul = 3\n", "silu_and_mul", "is a int, not a function"),
         (_DECORATED.format(task="rms_norm"), "mine", "is a kernel of rms_norm"),
+        (
+            _DECORATED.format(task="silu_and_mul").replace('("float32",)', '("fp32",)'),
+            "mine",
+            "dtypes must be a tuple of",
+        ),
+        (
+            _DECORATED.format(task="silu_and_mul").replace('Requires(device="cpu", dtypes=("float32",))', "{}"),
+            "mine",
+            "requires= takes Requires",
+        ),
         (_DECORATED.format(task="silu_and_mul"), "", "it defines kernels .'mine'."),
     ],
 )
