@@ -6,6 +6,7 @@ It never runs a candidate and never touches CUDA (a context does not survive a f
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     from fk_plugin.bench import worker
 
+    _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     while True:
         data, fds, _, _ = socket.recv_fds(channel, 1 << 20, 4)
@@ -42,6 +44,7 @@ def _fork(message: dict[str, Any], fds: list[int], channel: socket.socket, worke
             os.close(fd)
         return {"pid": pid}
     channel.close()
+    _die_with_parent()
     requests, replies, log = fds
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -54,6 +57,13 @@ def _fork(message: dict[str, Any], fds: list[int], channel: socket.socket, worke
         code = worker.serve(requests, replies, message)
     finally:
         os._exit(code)  # the zygote's own exit handlers are not the child's
+
+
+def _die_with_parent() -> None:
+    """Have Linux kill this process when its parent ends: a candidate that spins would outlive a killed run."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
 
 
 def _reap(pid: int) -> int | None:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fk_plugin import env, registry, select
+from fk_plugin import registry
 from fk_plugin.adapter import Adapter
 from fk_plugin.e2e import checks, models, prompts, sides
 from fk_plugin.e2e.accuracy import Difference, Judgement, decode, prefill, spread
 from fk_plugin.e2e.checks import Check
 from fk_plugin.e2e.client import EngineFailed
 from fk_plugin.e2e.protocol import Options
+from fk_plugin.e2e.resolve import resolve
 from fk_plugin.e2e.sides import Job, Start
 from fk_plugin.e2e.stats import Ratio, ratio
 from fk_plugin.errors import UsageError
@@ -82,7 +83,7 @@ def run(request: Request, progress: Callable[[str], None]) -> Result:
             f"{request.engine} is not installed beside fk-plugin; "
             f"install one of {', '.join(adapter.distributions)} into this environment, or run scripts/quickstart."
         )
-    plan = _plan(request, adapter)
+    kernels = _plan(request, adapter)
     model = models.resolve(request.model, progress)
     device = _device()
     job = _job(request, adapter, model, device, progress)
@@ -91,36 +92,31 @@ def run(request: Request, progress: Callable[[str], None]) -> Result:
         request=request,
         device=device,
         described={},
-        kernels={task: kernel.name for task, kernel in plan.kernels.items()},
+        kernels=kernels,
         trace=sides.trace(job),
     )
     floor = _alternate(job, result, on)
     if device == "cuda":
         result.replayed = _replayed(job, on)
     result.ratio = ratio([s.passes for s in result.baseline], [s.passes for s in result.plugged])
-    _check(job, result, plan, floor)
+    _check(job, result, floor)
     return result
 
 
-def _plan(request: Request, adapter: Adapter) -> select.Plan:
-    from fk_plugin.dispatch import unavailable
-
-    settings = env.read({"FK_KERNELS": request.kernels})
-    plan = select.plan(settings)
-    if not plan:
+def _plan(request: Request, adapter: Adapter) -> dict[str, str]:
+    """Kernel name by task. The kernels' files are loaded elsewhere."""
+    kernels = resolve(_portable(request.kernels)) if request.kernels else {}
+    if not kernels:
         raise UsageError(
             "no kernel is in force, so there is nothing to compare; name one with --kernels task=kernel "
             "(`fk list kernels` shows them)."
         )
-    for task, kernel in plan.kernels.items():
-        reason = unavailable(kernel)
-        if reason:
-            raise UsageError(f"kernel {task}={kernel.name} cannot run here: {reason}; `fk list kernels` shows others.")
+    for task in kernels:
         if not any(b.task == task for b in adapter.bindings):
             raise UsageError(f"{adapter.stand_down(task, '', '')}; `fk list bindings` shows what can be bound.")
         if CANARY not in registry.kernels(task)[0]:
             raise UsageError(f"task {task} has no kernel called {CANARY}, so its accuracy could not be judged.")
-    return plan
+    return kernels
 
 
 def _portable(kernels: str) -> str:
@@ -210,7 +206,7 @@ def _judgements(job: Job, engine: Any, start: Start, baseline: Start, floor: Dif
     ]
 
 
-def _check(job: Job, result: Result, plan: select.Plan, floor: Difference) -> None:
+def _check(job: Job, result: Result, floor: Difference) -> None:
     judged = result.baseline[0].judged
     assert judged is not None
     result.checks += checks.use(result)
@@ -218,7 +214,7 @@ def _check(job: Job, result: Result, plan: select.Plan, floor: Difference) -> No
         Check(name=f"accuracy, {j.what}", passed=j.passed, detail=j.sentence()) for j in result.judgements
     ]
     result.checks.append(checks.spread(spread(judged.prefill)))
-    for task in plan.kernels:
+    for task in result.kernels:
         result.checks.append(_canary(job, result, task, floor))
 
 
