@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: no kernel failed and one was measured; 1: one failed, or none was measured; 2 (raised): impossible request."""
+    """0: no kernel failed; 1: one failed, or all declined everything; 2 (raised): the request is impossible."""
     from fk_plugin.bench import report
     from fk_plugin.bench.session import Session
     from fk_plugin.bench.status import Status
@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
     _show(report.table(rows, session), report.remarks(rows, session))
     if args.json is not None:
         report.save(args.json, report.as_json(rows, session, time.perf_counter() - start))
-    measured = any(row.verdict.status is Status.OK for row in rows)
-    return 1 if any(row.failed for row in rows) or not measured else 0
+    ran = any(row.verdict.status is not Status.DECLINED for row in rows)
+    return 1 if any(row.failed for row in rows) or not ran else 0
 
 
 def _setting(args: argparse.Namespace) -> Setting:
