@@ -69,11 +69,7 @@ def examine() -> dict[str, Any]:
         problems.append("FK_PLUGIN=off keeps every kernel out; unset it to use them.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for name, adapter in registry.adapters().items():
-        report["engines"][name] = _engine(adapter, device, problems)
-        installed = adapter.installed()
-        covered = {b.task for b in adapter.select(installed[1], device)} if installed else set(plan.kernels)
-        for task in plan.kernels.keys() - covered:
-            problems.append(f"{name}: {adapter.stand_down(task, installed[1] if installed else '', device)}.")
+        report["engines"][name] = _engine(adapter, device, set(plan.kernels), problems)
     if not any(e["version"] for e in report["engines"].values()):
         problems.append("no engine is installed here; install vllm or sglang into this environment.")
     return report
@@ -89,7 +85,7 @@ def _packages() -> dict[str, str | None]:
     return found
 
 
-def _engine(adapter: Adapter, device: str, problems: list[str]) -> dict[str, Any]:
+def _engine(adapter: Adapter, device: str, planned: set[str], problems: list[str]) -> dict[str, Any]:
     installed = adapter.installed()
     plugins = []
     for point in entry_points(group=adapter.entry_point_group):
@@ -108,6 +104,8 @@ def _engine(adapter: Adapter, device: str, problems: list[str]) -> dict[str, Any
         result["bindings"].append({"task": binding.task, "target": binding.target, "matches": mismatch or "yes"})
         if mismatch:
             problems.append(f"{adapter.engine}, {binding.task}: {mismatch}; this site keeps the engine's own code.")
+    for task in planned - {binding.task for binding in rows}:
+        problems.append(f"{adapter.engine}: {adapter.stand_down(task, installed[1], device)}.")
     if not rows:
         problems.append(
             f"no binding of fk-plugin covers {adapter.engine} {installed[1]} on {device}; "
