@@ -188,10 +188,6 @@ class Judge:
             if other != label and pairs and all(a.numel() and compare.equal_bits(a, b) for a, b in pairs):
                 raise Rejected(Status.STALE_OUTPUT, f"{label}: the result is that of {other}, bit for bit")
 
-    def remember(self, label: str, got: list[torch.Tensor]) -> None:
-        """Keep a result for the test for stale ones."""
-        self._history = [*self._history[1 - _HISTORY :], (label, got)]
-
 
 def _article(form: str) -> str:
     return {"none": "nothing", "tensor": "a tensor", "tuple": "a tuple of tensors"}.get(form, f"a {form}")
