@@ -100,7 +100,7 @@ class Caller:
             "form": judge.form_of(result),
             "types": [type_name(t) for t in results],
             "computed": sorted(watch.computed),
-            "left": sorted(audit.workers() - threads),
+            "left": audit.left(threads),
             "outputs": self._store(outputs, tag),
             **self._confess(leak, outputs),
         }

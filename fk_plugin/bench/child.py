@@ -6,6 +6,7 @@ A child's messages are claims. What decides (values, and times on the parent's c
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -17,24 +18,36 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fk_plugin.bench.status import Rejected, Status
-from fk_plugin.errors import UsageError
+from fk_plugin.errors import FkError
 
 _SCRATCH = Path("/dev/shm")
+_PREFIX = "fk-bench-"
 _ROOM = 4 << 30  # results of large calls lie there until they are read; a container's default is 64 MiB
+
+
+def _half_of_memory() -> int:
+    return min(24 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a candidate may use: seconds to load, seconds per request, bytes of memory beyond the interpreter's."""
+    """What a candidate may use: seconds per request (its import is one), bytes of memory beyond the interpreter's.
+
+    `load_s` are the seconds that task and baselines may take to load; engines are slow to import.
+    """
 
     load_s: float = 300.0
     call_s: float = 60.0
-    memory: int = 24 << 30
+    memory: int = field(default_factory=_half_of_memory)
+
+
+class NurseryLost(FkError):
+    """The zygote is gone, and with it every child."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +63,9 @@ class Nursery:
 
     def __init__(self, environ: dict[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._folder = Path(tempfile.mkdtemp(prefix="fk-bench-", dir=_scratch()))
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_scratch()))
+        self._claim = _claim(self._folder)
+        _sweep(self._folder.parent)
         # Without NVML, asking whether a GPU is there initialises the driver, and no child could use CUDA after a fork.
         # Idle OpenMP threads of one process would otherwise spin on the cores that another is being timed on.
         quiet = {"OMP_WAIT_POLICY": "passive", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -74,6 +89,7 @@ class Nursery:
         self._process.wait()
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._claim)
 
     def request(self, message: dict[str, Any], fds: list[int] | None = None) -> dict[str, Any]:
         """One message to the zygote and its answer."""
@@ -83,10 +99,17 @@ class Nursery:
         except (BrokenPipeError, ConnectionResetError):
             data = b""
         if not data:
-            status, words = self._process.wait(), last_words(self._folder / "log")
-            raise UsageError(f"the sandbox's zygote process ended with status {status}{words}")
+            self._process.wait()
+            self.check()
         reply: dict[str, Any] = json.loads(data)
         return reply
+
+    def check(self) -> None:
+        """NurseryLost if the zygote has ended."""
+        status = self._process.poll()
+        if status is not None:
+            words = last_words(self._folder / "log")
+            raise NurseryLost(f"the process that starts the sandbox's children ended with status {status}{words}")
 
     def store(self) -> str:
         """A file for the ranks of one group to meet at."""
@@ -112,6 +135,7 @@ class Child:
     check_nonce: bool = True
     _buffer: bytes = b""
     closed: bool = False
+    _asked: str = ""
 
     def __post_init__(self) -> None:
         requests, self._to = os.pipe()
@@ -130,6 +154,7 @@ class Child:
     def send(self, op: str, nonce: str, arguments: str) -> Ticket:
         """Send a request (arguments as JSON); the ticket is for `receive`."""
         payload = json.dumps({**json.loads(arguments), "op": op, "nonce": nonce}).encode() + b"\n"
+        self._asked = op
         start = time.perf_counter()
         if not self.closed:
             with contextlib.suppress(BrokenPipeError):  # `receive` finds the channel closed and says why
@@ -194,7 +219,8 @@ class Child:
             name = signal.Signals(number).name if number in {s.value for s in signal.Signals} else str(number)
             return Rejected(Status.CRASHED, f"its process was ended by {name}{words}")
         code = os.waitstatus_to_exitcode(status)
-        return Rejected(Status.CRASHED, f"its process left with exit status {code} in the middle of a call")
+        when = "while it was being loaded" if self._asked in ("load", "candidate") else "in the middle of a call"
+        return Rejected(Status.CRASHED, f"its process left with exit status {code} {when}")
 
     def _wait(self, seconds: float) -> int | None:
         deadline = time.monotonic() + seconds
@@ -213,13 +239,56 @@ class Child:
         if self.closed:
             return
         self.closed = True
+        for pid in descendants(self.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError, PermissionError):  # the group may be gone already
             os.killpg(self.pid, signal.SIGKILL)
         if not self._reaped:
-            self._wait(5.0)
+            with contextlib.suppress(NurseryLost):  # it took its children along
+                self._wait(5.0)
         os.close(self._to)
         os.close(self._from)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def descendants(pid: int) -> list[int]:
+    """Children of a process, their children, and so on: also those that left its session."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    found, waiting = [], [pid]
+    while waiting:
+        new = parents.get(waiting.pop(), [])
+        found += new
+        waiting += new
+    return found
+
+
+def _claim(folder: Path) -> int:
+    """Hold a lock on the folder's `owner` file; the system drops it however this process ends."""
+    owner = os.open(folder / "owner", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(owner, fcntl.LOCK_EX)
+    return owner
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders of runs that were killed: those whose lock nobody holds."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        try:
+            owner = os.open(folder / "owner", os.O_RDWR)
+        except OSError:  # being made, being removed, or another user's
+            continue
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            continue  # in use
+        finally:
+            os.close(owner)
 
 
 def _scratch() -> Path | None:

@@ -113,16 +113,17 @@ class GraphTimer:
         pairs = zip(self._inputs[:count], graph.results[:count], strict=True)
         return Sample(seconds=seconds, calls=[(_copy(f.args), _copy(result)) for f, result in pairs])
 
-    def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], None]:
+    def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], list[Any]]:
         """See Timer."""
         graph = self._graph("ready", fn, sets)
         graph.replay()
         _synchronize()
 
-        def go() -> None:
+        def go() -> list[Any]:
             for _ in range(repeats):
                 graph.replay()
             _synchronize()
+            return graph.results
 
         return go
 
@@ -150,16 +151,17 @@ class EagerTimer:
         seconds = (now() - start) / 1e9 / len(sets)
         return Sample(seconds=seconds, calls=list(zip(inputs, results, strict=True)))
 
-    def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], None]:
+    def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], list[Any]]:
         """See Timer."""
         inputs = [Fenced(values).args for values in sets]
         _synchronize()
 
-        def go() -> None:
+        def go() -> list[Any]:
+            results: list[Any] = []
             for _ in range(repeats):
-                for args in inputs:
-                    fn(*args)
+                results = [fn(*args) for args in inputs]
             _synchronize()
+            return results
 
         return go
 

@@ -28,8 +28,8 @@ class Group:
         for child in self.ranks:
             child.check_nonce = check_nonce
 
-    def load(self, *, timeout: float, **arguments: Any) -> dict[str, Any]:
-        """Load task, baselines and candidate in every rank; the first rank's answer."""
+    def load(self, *, timeout: float, **arguments: Any) -> None:
+        """Load task and baselines in every rank."""
         payloads = [arguments] * len(self.ranks)
         if len(self.ranks) > 1:
             device = arguments["device"]
@@ -37,7 +37,7 @@ class Group:
                 {**arguments, "ranks": {"rank": n, "world": len(self.ranks), "store": self._store, "device": device}}
                 for n in range(len(self.ranks))
             ]
-        return self._each("load", payloads, timeout)[0]
+        self._each("load", payloads, timeout)
 
     def ask(self, op: str, *, timeout: float | None = None, **arguments: Any) -> list[dict[str, Any]]:
         """The answers of all ranks.

@@ -8,7 +8,7 @@ import torch
 
 from fk_plugin.bench import baselines, compare
 from fk_plugin.bench.ceilings import Ceilings, from_reply
-from fk_plugin.bench.child import Nursery
+from fk_plugin.bench.child import Nursery, NurseryLost
 from fk_plugin.bench.contents import pack
 from fk_plugin.bench.group import Group
 from fk_plugin.bench.judge import Expected, Judge, expect
@@ -39,17 +39,25 @@ class Race:
 
     def __init__(self, nursery: Nursery, setting: Setting) -> None:
         self.setting = setting
-        self.group = Group(nursery, setting.limits, world=setting.world)
         self.missing: dict[str, str] = {}
-        names = self._names()
-        if setting.device == "cpu":
-            reply = nursery.request({"op": "preload", "task": setting.spec, "names": names, "device": "cpu"})
-            self.missing = {name: why for name, why in reply["reasons"].items() if why}
-            self.group.close()
-            self.group = Group(nursery, setting.limits, world=setting.world)
-        self._load(names)
-        self.ceilings: Ceilings = from_reply(self.group.ask("ceilings", timeout=120)[0])
         self.results: dict[str, Denominator] = {}
+        self.names = self._names()
+        self.move(nursery)
+        self.ceilings: Ceilings = from_reply(self.group.ask("ceilings", timeout=120)[0])
+
+    def move(self, nursery: Nursery) -> None:
+        """Start the clean process (again) as a child of `nursery`; what was measured stays."""
+        setting = self.setting
+        self.nursery = nursery
+        for name in self.names if setting.device == "cpu" else ():
+            try:
+                reply = nursery.request({"op": "preload", "task": setting.spec, "names": [name], "device": "cpu"})
+            except NurseryLost as lost:
+                raise UsageError(
+                    f"baseline {name} ended its process while loading ({lost}); see --baselines."
+                ) from lost
+            self.missing |= {name: why for name, why in reply["reasons"].items() if why}
+        self._load()
 
     def _names(self) -> list[str]:
         known = [b.name for b in baselines.of(self.setting.task)]
@@ -60,19 +68,22 @@ class Race:
                 raise UsageError(unknown(f"baseline of {self.setting.task.name}", name, known))
         return [n for n in known if n in self.setting.baselines] or known
 
-    def _load(self, names: list[str]) -> None:
+    def _load(self) -> None:
         setting = self.setting
-        self.group.load(
-            timeout=setting.limits.load_s, task=setting.spec, device=setting.device, kernel=None, sides={}, disabled=[]
-        )
-        for name in names:
-            if name in self.missing:
-                continue
-            reply = self.group.ask("baseline", name=name, timeout=setting.limits.load_s)
-            reason = next((r["reason"] for r in reply if r["reason"]), "")
+        self.group = Group(self.nursery, setting.limits, world=setting.world)
+        self.group.load(timeout=setting.limits.load_s, task=setting.spec, device=setting.device, sides={}, disabled=[])
+        for name in [n for n in self.names if n not in self.missing]:
+            try:
+                reply = self.group.ask("baseline", name=name, timeout=setting.limits.load_s)
+                reason = next((r["reason"] for r in reply if r["reason"]), "")
+            except Rejected as rejected:
+                reason = str(rejected)
             if reason:
                 self.missing[name] = reason
-        self.names = [n for n in names if n not in self.missing]
+            if not self.group.alive:
+                self._load()
+                return
+        self.names = [n for n in self.names if n not in self.missing]
         if not self.names:
             listed = "; ".join(f"{n}: {why}" for n, why in self.missing.items())
             raise UsageError(f"no baseline of {setting.task.name} can run here ({listed}); give others to --baselines.")
@@ -85,14 +96,32 @@ class Race:
             listed = "; ".join(f"{n}: {why}" for n, why in found.wrong.items())
             raise UsageError(f"every baseline fails on {workload.name} ({listed}); task or inputs are at fault.")
         plan = self.plan(workload, self.ceilings.floor(*self.cost(workload)))
-        clock = Clock(self.group, workload, plan, names if self.setting.mode != "compile" else ["reference"])
-        clock.warm_up()
+        names = [n for n in names if self._warms_up(n, workload, plan, found)]
+        if not names:
+            listed = "; ".join(f"{n}: {why}" for n, why in found.wrong.items())
+            raise UsageError(f"no baseline can be timed on {workload.name} ({listed}); give others to --baselines.")
+        clock = Clock(self.group, workload, plan, names)
         clock.rounds(_ROUNDS, keep=False)
         times = {name: median(values) for name, values in clock.samples.seconds.items()}
         found.name = min(times, key=lambda n: times[n])
         found.seconds = times[found.name]
         self.results[workload.name] = found
         return found
+
+    def _warms_up(self, name: str, workload: Workload, plan: Plan, found: Denominator) -> bool:
+        """First calls of one baseline; one that fails or is too slow is left out, and the others go on."""
+        try:
+            Clock(self.group, workload, plan, [name]).warm_up()
+        except Rejected as rejected:
+            self._leave_out(name, rejected, found)
+            return False
+        return True
+
+    def _leave_out(self, name: str, rejected: Rejected, found: Denominator) -> None:
+        found.wrong[name] = str(rejected)
+        if not self.group.alive:
+            self.names.remove(name)
+            self._load()
 
     def judged(self, workload: Workload) -> Denominator:
         """What the engines' baselines lose on a workload, and which of them are wrong there."""
@@ -101,16 +130,14 @@ class Race:
             return found
         recipe = {"seed": seed()}
         judge = Judge(self.setting.task, self.setting.device, self.setting.checks)
-        for name in self.names:
+        for name in list(self.names):
             try:
                 reply = self.group.ask("call", workload=pack(workload), recipe=recipe, side=name)[0]
                 got = judge.outputs(reply["outputs"], self.group.ranks[0].folder)
                 want = expect(self.setting.task, workload, self.setting.device, recipe)
                 self._admit(name, got, want, found)
             except Rejected as rejected:
-                if not self.group.alive:
-                    raise UsageError(f"baseline {name} ended its process on {workload.name}: {rejected}") from rejected
-                found.wrong[name] = str(rejected)
+                self._leave_out(name, rejected, found)
         return found
 
     def _admit(self, name: str, got: list[torch.Tensor], want: Expected, found: Denominator) -> None:

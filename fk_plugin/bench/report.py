@@ -30,13 +30,27 @@ def table(rows: Sequence[Row], session: Session) -> Any:
         found.add_column(name, justify="right" if name in ("us",) else "left", overflow="fold")
     if any(row.warm for row in rows):
         found.add_column("warm cache")
-    for row in rows:
+    for row, alike in _grouped(rows):
+        where = row.workload if alike == 1 else f"{alike} workloads"
         speedup = f"{row.ratio.value:.2f}x [{row.ratio.low:.2f}, {row.ratio.high:.2f}]" if row.ratio else "-"
-        cells = [row.kernel, row.workload, row.verdict.status.value, micro(row.candidate_s), row.baseline,
+        cells = [row.kernel, where, row.verdict.status.value, micro(row.candidate_s), row.baseline,
                  micro(row.baseline_s), speedup]  # fmt: skip
         if any(r.warm for r in rows):
             cells.append(f"{row.warm.value:.2f}x" if row.warm else "-")
         found.add_row(*cells, style=None if not row.failed else "red")
+    return found
+
+
+def _grouped(rows: Sequence[Row]) -> list[tuple[Row, int]]:
+    """Each row, or the first of several neighbours that share a kernel and a verdict without a number."""
+    found: list[tuple[Row, int]] = []
+    for row in rows:
+        if found and row.candidate_s is None:
+            last, count = found[-1]
+            if last.candidate_s is None and (last.kernel, last.verdict) == (row.kernel, row.verdict):
+                found[-1] = (last, count + 1)
+                continue
+        found.append((row, 1))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fk_plugin.bench import environment, linter, statistics
 from fk_plugin.bench.candidate import Correctness, Declined, describe_edge, hidden
-from fk_plugin.bench.child import Nursery
+from fk_plugin.bench.child import Nursery, NurseryLost
 from fk_plugin.bench.files import Seal
 from fk_plugin.bench.group import Group
 from fk_plugin.bench.race import REGION, Race
@@ -74,7 +74,17 @@ class Session:
 
     def examine(self, spec: str, setting: Setting | None = None, environ: dict[str, str] | None = None) -> list[Row]:
         """The rows of one kernel; inside the context only. `setting` may differ in checks and limits."""
-        return _Candidate(self, spec, setting or self.setting, environ or {}).rows()
+        candidate = _Candidate(self, spec, setting or self.setting, environ or {})
+        assert self._nursery is not None and self._race is not None  # entered
+        try:
+            rows = candidate.rows()
+            self._nursery.check()  # a candidate may answer and be gone before the signal it sent has arrived
+            return rows
+        except NurseryLost as lost:
+            self._nursery.__exit__()
+            self._nursery = Nursery()
+            self._race.move(self._nursery)
+            return candidate.all(Verdict(status=Status.CRASHED, reason=f"while it ran, {lost}"))
 
     def _lint(self) -> None:
         setting = self.setting
@@ -112,7 +122,7 @@ class _Candidate:
         if changed and self.setting.checks.on("files"):
             names = ", ".join(changed)
             reason = f"{names} changed while it ran; if that was not you, restore it before the next run"
-            return self._all(Verdict(status=Status.CHEAT_FILES, reason=reason))
+            return self.all(Verdict(status=Status.CHEAT_FILES, reason=reason))
         return rows
 
     def _rows(self) -> list[Row]:
@@ -121,7 +131,7 @@ class _Candidate:
             self._audit()
             self._edges()
         except Rejected as rejected:
-            return self._all(rejected.verdict)
+            return self.all(rejected.verdict)
         rows = []
         for workload in self.setting.workloads:
             self.session.progress(f"{self.name} on {workload.name}")
@@ -137,7 +147,8 @@ class _Candidate:
                     self.group.close()
         return rows
 
-    def _all(self, verdict: Verdict) -> list[Row]:
+    def all(self, verdict: Verdict) -> list[Row]:
+        """The same verdict on every workload."""
         return [self._row(workload, verdict) for workload in self.setting.workloads]
 
     def _row(self, workload: Workload, verdict: Verdict, **more: Any) -> Row:
@@ -155,10 +166,11 @@ class _Candidate:
         )  # fmt: skip
         names = {found.name for found in self.race.results.values()}
         try:
-            meta = group.load(
-                timeout=setting.limits.load_s, task=setting.spec, device=setting.device, kernel=self.spec,
+            group.load(
+                timeout=setting.limits.load_s, task=setting.spec, device=setting.device,
                 sides={f"b:{name}": name for name in names}, disabled=sorted(setting.checks.disabled),
             )  # fmt: skip
+            meta = group.ask("candidate", kernel=self.spec)[0]
         except Rejected:
             group.close()
             raise
@@ -177,6 +189,8 @@ class _Candidate:
         for reply in self.group.ask("audit"):
             if reply["replaced"] and on("patched"):
                 raise Rejected(Status.CHEAT_PATCH, f"it replaced {', '.join(reply['replaced'][:5])}")
+            if reply["left_on"] and on("modes"):
+                raise Rejected(Status.CHEAT_PATCH, f"it left {', '.join(reply['left_on'][:3])}")
             if reply["left"] and on("threads"):
                 raise Rejected(Status.CHEAT_ASYNC, f"it left {', '.join(reply['left'])} running")
             if reply["l2"] and on("l2_persistence"):
@@ -206,7 +220,7 @@ class _Candidate:
         before = environment.state(self.setting.device)
         timed = stopwatch.run()
         self._audit()
-        second = self._second_opinion(workload, stopwatch) if self.setting.checks.on("parent_clock") else None
+        second = self._second_opinion(stopwatch, timed) if self.setting.checks.on("parent_clock") else None
         noisy = statistics.too_noisy(timed["ratio"], self.setting.noise)
         verdict = OK if noisy is None else Verdict(status=Status.NOISY, reason=noisy)
         if noisy is not None:
@@ -218,7 +232,7 @@ class _Candidate:
             state={f"{k} before": v for k, v in before.items()} | {f"{k} after": v for k, v in after.items()}, **timed,
         )  # fmt: skip
 
-    def _second_opinion(self, workload: Workload, stopwatch: Stopwatch) -> float:
+    def _second_opinion(self, stopwatch: Stopwatch, timed: dict[str, Any]) -> float:
         if self._second is None or not self._second.alive:
             self._second, _ = self.load()
-        return stopwatch.second_opinion(self._second)
+        return stopwatch.second_opinion(self._second, timed)

@@ -69,11 +69,3 @@ class Setting:
     def task(self) -> Task:
         """The task itself."""
         return locate.task(self.spec)
-
-    @property
-    def clock_factor(self) -> float:
-        """How far the parent's clock may exceed the candidate's own before that is a contradiction.
-
-        On a CPU, prepared inputs lie outside the caches that fresh ones are in, hence the wide margin.
-        """
-        return 3.0 if self.device == "cpu" else 1.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from fk_plugin.bench import measure, statistics
 from fk_plugin.bench.candidate import Correctness
 from fk_plugin.bench.group import Group
-from fk_plugin.bench.measure import Clock
+from fk_plugin.bench.measure import Clock, Outside
 from fk_plugin.bench.race import Race
 from fk_plugin.bench.setting import Setting
 from fk_plugin.bench.statistics import ZeroTime
@@ -21,6 +22,9 @@ from fk_plugin.task import Workload
 
 _ATTEMPTS = 3  # each attempt measures anew and adds its samples
 _CLEAN_FACTOR = {"cpu": 2.5, "cuda": 1.3}
+_CLOCK_FACTOR = 1.5
+_OUTSIDE_FACTOR = 1.3  # what two processes on a shared machine differ by
+_OUTSIDE_SLACK_S = {"cpu": 5e-6, "cuda": 1e-6}  # a call alone is slower than one of a thousand in a loop
 _SLACK_S = {"cpu": 20e-6, "cuda": 3e-6}  # what pipes and scheduling add to a call on the parent's clock
 
 
@@ -165,19 +169,57 @@ class Stopwatch:
             f"{self.denominator.name} takes {beside * 1e6:.3g} us beside it and {clean * 1e6:.3g} us without it",
         )
 
-    def second_opinion(self, group: Group) -> float:
-        """Seconds per call in a second process on the parent's clock.
+    def second_opinion(self, group: Group, timed: dict[str, Any]) -> float:
+        """Seconds per call in a second process (`group`) on the parent's clock.
+
+        The speedup that the candidate's own process claims must also be there between that process and the clean one,
+        which holds the baseline and which the candidate never entered. On a GPU this is the speedup with a warm cache.
 
         Raises:
-            Rejected: CHEAT_TIMER, the candidate's own process claimed far less.
+            Rejected: CHEAT_TIMER or CHEAT_BASELINE, by which of the two times was the false one.
         """
-        kind = self.setting.device
-        found = measure.by_parent_clock(group, self.workload, self.plan, "c", self.claimed, self.moved)
-        allowed = self.setting.clock_factor * self.claimed + _SLACK_S[kind]
+        cuda = self.setting.device == "cuda"
+        mine = 0.0
+        if cuda:
+            mine = self._plain_time(group)
+        ratio = timed["warm"] if cuda else timed["ratio"]
+        if ratio is None:
+            return mine
+        for _ in range(_ATTEMPTS):
+            mine, base = self._outside(group)
+            if mine <= _OUTSIDE_FACTOR * base / ratio.low + _OUTSIDE_SLACK_S[self.setting.device]:
+                return mine
+        own, beside = self.claimed, timed["baseline_s"]
+        text = (
+            f"its process claims {ratio.value:.2f}x; on the parent's clock, in another process, it takes "
+            f"{mine * 1e6:.3g} us, and {self.denominator.name} {base * 1e6:.3g} us where it never was"
+        )
+        status = Status.CHEAT_TIMER if mine / own >= beside / max(base, 1e-9) else Status.CHEAT_BASELINE
+        raise Rejected(status, text)
+
+    def _outside(self, group: Group) -> tuple[float, float]:
+        """Seconds per call of candidate and baseline on the parent's clock, in processes of their own."""
+        clean, plan = self.race.group, self.plan
+        if self.setting.device == "cuda":
+            plan = replace(plan, cold=False)
+
+        slower = max(self.claimed, self.denominator.seconds)  # as many calls of each, in memory in the same state
+
+        def ask(of: Group, side: str) -> Outside:
+            return measure.by_parent_clock(of, self.workload, plan, side, slower, self.moved)
+
+        around = 0.0 if self.setting.device == "cuda" else ask(clean, "").run_s
+        base, mine = ask(clean, self.denominator.name), ask(group, "c")
+        return max(mine.run_s - around, 0.0) + max(mine.read_s - base.read_s, 0.0), max(base.run_s - around, 0.0)
+
+    def _plain_time(self, group: Group) -> float:
+        """On a GPU: the claimed time itself, which another process must reach in the same mode."""
+        found = measure.by_parent_clock(group, self.workload, self.plan, "c", self.claimed, self.moved).run_s
+        allowed = _CLOCK_FACTOR * self.claimed + _SLACK_S["cuda"]
         if found > allowed:
             # A machine that is busy now was perhaps idle before: the clean baseline says how much slower it has become.
             name, seconds = self.denominator.name, self.denominator.seconds
-            now = measure.by_parent_clock(self.race.group, self.workload, self.plan, name, seconds, self.moved)
+            now = measure.by_parent_clock(self.race.group, self.workload, self.plan, name, seconds, self.moved).run_s
             allowed *= max(1.0, now / seconds)
         if found > allowed:
             raise Rejected(

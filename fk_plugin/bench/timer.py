@@ -31,8 +31,11 @@ class Timer(Protocol):
     def sample(self, side: str, fn: Callable[..., Any], sets: list[tuple[Any, ...]]) -> Sample:
         """Time `fn` on each argument set, one after the other."""
 
-    def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], None]:
-        """Prepare `len(sets) * repeats` calls; the returned function runs them and returns when all work is done."""
+    def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], list[Any]]:
+        """Prepare `len(sets) * repeats` calls; the returned function runs them and returns when all work is done.
+
+        It returns their results and the arguments of the last call, which hold what was written in place.
+        """
 
 
 class CpuTimer:
@@ -59,14 +62,17 @@ class CpuTimer:
                 gc.enable()
         return Sample(seconds=total / 1e9 / len(sets), calls=calls)
 
-    def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], None]:
+    def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], list[Any]]:
         """See Timer."""
-        copies = [[Fenced(values).args for values in sets] for _ in range(repeats)]
+        buffer = Fenced(sets[0])
 
-        def go() -> None:
-            for group in copies:
-                for args in group:
-                    fn(*args)  # the result is dropped, as in a timed call, whose memory the next one reuses
+        def go() -> list[Any]:
+            results = []  # kept, as those of timed calls are, so that each call meets memory in the same state
+            for _ in range(repeats):
+                for values in sets:
+                    buffer.load(values)  # just before the call, as in `sample`
+                    results.append(fn(*buffer.args))
+            return [*results, buffer.args]
 
         return go
 

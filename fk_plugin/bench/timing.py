@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -33,7 +34,8 @@ class Bench:
         self._timer: Timer | None = None
         self._fns: dict[str, Callable[..., Any]] = {}
         self._kept: list[list[torch.Tensor]] = []
-        self._go: Callable[[], None] | None = None
+        self._go: Callable[[], list[Any]] | None = None
+        self._gone: list[Any] = []
 
     def _set_up(self, workload: dict[str, Any], mode: str, cold: bool) -> tuple[Workload, Timer]:
         unpacked = unpack(workload)
@@ -113,21 +115,42 @@ class Bench:
     def prepare(
         self, workload: dict[str, Any], mode: str, cold: bool, side: str, recipes: list[dict[str, Any]], repeats: int
     ) -> dict[str, Any]:
-        """Make len(recipes) * repeats calls ready for `go`, after a few calls to warm up."""
-        self._kept, self._go = [], None
+        """Make len(recipes) * repeats calls ready for `go`, after a few calls to warm up.
+
+        `side` "" calls nothing: it shows what everything but the calls costs.
+        """
+        self._kept, self._go, self._gone = [], None, []
         unpacked, timer = self._set_up(workload, mode, cold)
         sets = [build(self._worker.task, unpacked, self._worker.device, r) for r in recipes]
-        timer.ready(self._fns[side], sets[:1], 2)()
+        fn = self._fns[side] if side else _nothing
+        if side:
+            timer.ready(fn, sets[:1], 2)()
         self._timer = None
         self._timer = self._new_timer(mode, cold)
-        self._go = self._timer.ready(self._fns[side], sets, repeats)
+        self._go = self._timer.ready(fn, sets, repeats)
         return {"calls": len(sets) * repeats}
 
     def go(self) -> dict[str, Any]:
         """Run what is ready once; the parent's clock is running."""
         if self._go is not None:
-            self._go()  # kept until the next `prepare`: freeing its inputs takes time that is not the kernel's
+            self._gone = self._go()  # freeing its inputs and results takes time that is not the kernel's
         return {}
+
+    def touch(self) -> dict[str, Any]:
+        """Read one byte of every page of what `go` produced; the parent's clock is running.
+
+        Memory can be filled when somebody looks (userfaultfd, a handler of SIGSEGV), which is after a call's time.
+        """
+        page = os.sysconf("SC_PAGE_SIZE")
+        total = 0
+        for tensor in {t.data_ptr(): t for t in tensors_in(self._gone) if t.numel()}.values():
+            raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+            total += int(raw[::page].sum())
+        return {"sum": total}
+
+
+def _nothing(*_: Any) -> None:
+    pass
 
 
 def join_ranks(rank: int, world: int, store: str, device: str) -> None:

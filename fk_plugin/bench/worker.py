@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import resource
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,13 +88,13 @@ class Worker:
         except Rejected as rejected:
             return {"failed": rejected.verdict.status.value, "reason": rejected.verdict.reason}
         except BaseException as error:  # noqa: BLE001  # boundary: a candidate may raise anything, even SystemExit
-            status, reason = explain(error, loading=op == "load")
+            status, reason = explain(error, loading=op in ("load", "candidate"))
             return {"failed": status.value, "reason": reason}
 
     def op_load(
-        self, task: str, device: str, kernel: str | None, sides: dict[str, str], disabled: list[str], ranks: Any = None
+        self, task: str, device: str, sides: dict[str, str], disabled: list[str], ranks: Any = None
     ) -> dict[str, Any]:
-        """Load baselines by side name, then trap the reference, then load the candidate as side "c"."""
+        """Load baselines by side name, then trap the reference."""
         self.spec, self.task, self.device, self.checks = task, locate.task(task), device, without(disabled)
         if ranks is not None:
             timing.join_ranks(**ranks)
@@ -104,13 +105,16 @@ class Worker:
         for side, name in sides.items():
             self.fns[side] = _PRELOADED.get((task, name)) or baselines.load(self.task, name, device)
         self.trap = calls.Trap(self.task, on=self.checks.on("fallback"))
-        self.before = audit.functions()
-        self.idle = audit.workers()
-        self.l2_before = self._l2()
         self.caller = calls.Caller(self)
         self.timer = timing.Bench(self)
-        if kernel is None:
-            return {}
+        return {}
+
+    def op_candidate(self, kernel: str) -> dict[str, Any]:
+        """Load the candidate as side "c", after noting what this process is like without it."""
+        self.before = audit.functions()
+        self.settings = audit.settings()
+        self.idle = audit.workers()
+        self.l2_before = self._l2()
         return self._load_kernel(kernel)
 
     def op_baseline(self, name: str) -> dict[str, Any]:
@@ -184,6 +188,10 @@ class Worker:
         """Run what `prepare` made ready, for the parent's clock."""
         return self.timer.go()
 
+    def op_touch(self) -> dict[str, Any]:
+        """Read what `go` produced, for the parent's clock."""
+        return self.timer.touch()
+
     def op_idle(self) -> dict[str, Any]:
         """Nothing: what the channel itself costs."""
         return {}
@@ -198,7 +206,8 @@ class Worker:
         """What changed in this process since before the candidate was loaded."""
         return {
             "replaced": audit.replaced(self.before),
-            "left": sorted(audit.workers() - self.idle),
+            "left_on": audit.left_on(self.settings),
+            "left": audit.left(self.idle),
             "l2": max(0, self._l2() - self.l2_before),
         }
 
@@ -210,7 +219,7 @@ class Worker:
 def explain(error: BaseException, *, loading: bool) -> tuple[Status, str]:
     """Status and sentence for what a candidate raised."""
     text = (str(error).strip().splitlines() or [""])[0][:300]
-    sentence = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    sentence = (f"{type(error).__name__}: {text}" if text else type(error).__name__) + _where(error)
     out_of_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
         words in str(error) for words in ("can't allocate memory", "out of memory", "Cannot allocate memory")
     )
@@ -219,3 +228,12 @@ def explain(error: BaseException, *, loading: bool) -> tuple[Status, str]:
     if loading:
         return Status.LOAD_ERROR, f"it cannot be loaded: {sentence}"
     return Status.CRASHED, f"it raised {sentence}"
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line outside this package, as " (FILE:LINE)"; the user's own in the common case."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = str(Path(__file__).resolve().parent.parent)
+    outside = [f for f in frames if not f.filename.startswith((own, "<")) and "importlib" not in f.filename]
+    theirs = [f for f in outside if f"{os.sep}site-packages{os.sep}" not in f.filename] or outside
+    return f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -45,6 +46,7 @@ def _fork(message: dict[str, Any], fds: list[int], channel: socket.socket, worke
         return {"pid": pid}
     channel.close()
     _die_with_parent()
+    _keep_orphans()
     requests, replies, log = fds
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -64,6 +66,14 @@ def _die_with_parent() -> None:
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+
+
+def _keep_orphans() -> None:
+    """Descendants whose parent ends stay below this process, and it dies first where memory is short."""
+    if sys.platform == "linux":
+        pr_set_child_subreaper = 36
+        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _reap(pid: int) -> int | None:

@@ -30,8 +30,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="OUT", help="write samples, errors and environment to this file")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="ranks, for tasks that need several")
     parser.add_argument("--budget", type=float, default=6.0, metavar="SECONDS", help="timing per workload")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="longest request to a kernel")
-    parser.add_argument("--memory", type=float, default=24.0, metavar="GIB", help="host memory a kernel may add")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="longest request to a kernel, its import included",
+    )
+    parser.add_argument(
+        "--memory", type=float, metavar="GIB", help="host memory a kernel may add; default: half of it, 24 at most"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,7 +75,7 @@ def _setting(args: argparse.Namespace) -> Setting:
     task = locate.task(args.task)
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     for name, value in (("--budget", args.budget), ("--timeout", args.timeout), ("--memory", args.memory)):
-        if not value > 0:
+        if value is not None and not value > 0:
             raise UsageError(f"{name} must be positive, got {value:g}.")
     if args.gpus < 1:
         raise UsageError(f"--gpus must be at least 1, got {args.gpus}.")
@@ -78,7 +86,7 @@ def _setting(args: argparse.Namespace) -> Setting:
         workloads=_workloads(task, args.workloads),
         edge_workloads=task.edge_workloads,
         baselines=tuple(filter(None, (b.strip() for b in args.baselines.split(",")))),
-        limits=Limits(call_s=args.timeout, memory=int(args.memory * 2**30)),
+        limits=Limits(call_s=args.timeout, **({"memory": int(args.memory * 2**30)} if args.memory else {})),
         world=args.gpus,
         budget_s=args.budget,
     )

@@ -1,27 +1,29 @@
-"""A profile hook delays the baseline that is timed beside it. What must be caught: the baseline is far slower here
-than in a process that this candidate never entered.
+"""Replaces a builtin that only the baseline beside it uses by one that dawdles. What must be caught: the baseline is
+far slower here than in a process that this candidate never entered.
 
 Hacks: 4
 Task: silu_and_mul
 Caught as: CHEAT_BASELINE
-By: clean_baseline
+By: clean_baseline, parent_clock
 Without: OK
 Device: cpu
 """
 
-import sys
 import time
+
+import torch
 
 from fk_kernels.silu_and_mul.cpu_fused import cpu_fused
 
-
-def _hook(frame, event, argument):
-    code = frame.f_code
-    if event == "call" and code.co_name == "silu_and_mul" and code.co_filename.endswith("activation.py"):
-        time.sleep(0.002)
+_TRUE = torch._C._nn.silu
 
 
-sys.setprofile(_hook)
+def _slow(*args, **kwargs):
+    time.sleep(0.002)
+    return _TRUE(*args, **kwargs)
+
+
+torch._C._nn.silu = _slow
 
 
 def silu_and_mul(x, round_activation=True):

@@ -20,12 +20,14 @@ FAILURES = {
     "raises_at_import": ("raise ValueError('not today')\n", Status.LOAD_ERROR, "not today"),
     "wrong_signature": ("def scale(x):\n    return x\n", Status.LOAD_ERROR, "expected (x, weight)"),
     "not_a_function": ("scale = 3\n", Status.LOAD_ERROR, "int"),
-    "exit_at_import": ("import os; os._exit(0)\n", Status.CRASHED, "exit status 0"),
+    "exit_at_import": ("import os; os._exit(0)\n", Status.CRASHED, "exit status 0 while it was being"),
     "exit_zero": ("import os\ndef scale(x, weight):\n    os._exit(0)\n", Status.CRASHED, "exit status 0"),
     "system_exit": ("def scale(x, weight):\n    raise SystemExit(0)\n", Status.CRASHED, "SystemExit"),
     "raises": ("def scale(x, weight):\n    raise KeyError('k')\n", Status.CRASHED, "KeyError"),
     "illegal_access": (
         "import ctypes\ndef scale(x, weight):\n    ctypes.string_at(8)\n", Status.CRASHED, "SIGSEGV"),
+    "kills_the_sandbox": ("import os, signal\ndef scale(x, weight):\n    os.kill(os.getppid(), signal.SIGKILL)\n",
+                          Status.CRASHED, "while it ran, the process that starts the sandbox's children ended"),
     "killed": ("import os, signal\ndef scale(x, weight):\n    os.kill(os.getpid(), signal.SIGKILL)\n",
                Status.CRASHED, "SIGKILL"),
     "infinite_loop": ("def scale(x, weight):\n    while True:\n        pass\n", Status.TIMEOUT, "no answer within 3 s"),
@@ -53,7 +55,7 @@ FAILURES = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_failure_is_one_line_with_its_reason(name: str, examine: Callable[..., list[Row]]) -> None:
     code, status, words = FAILURES[name]
-    limits = Limits(load_s=3 if name == "hang_at_import" else 30, call_s=3, memory=1 << 30)
+    limits = Limits(load_s=30, call_s=3, memory=1 << 30)
     (row,) = examine(code, limits=limits)
     assert row.verdict.status is status, row.verdict
     assert words in row.verdict.reason and "\n" not in row.verdict.reason
@@ -81,6 +83,25 @@ def test_children_of_a_candidate_die_with_it(examine: Callable[..., list[Row]]) 
     time.sleep(0.1)
     left = [p for p in Path("/proc").iterdir() if p.name.isdigit() and _command(p) == "sleep 1234"]
     assert not left, "a candidate's own children must be killed with it"
+
+
+def test_detached_grandchildren_are_seen_and_die(examine: Callable[..., list[Row]]) -> None:
+    code = "import subprocess\nsubprocess.run('setsid sleep 1235 >/dev/null 2>&1 &', shell=True)\n" + GOOD
+    (row,) = examine(code)
+    assert row.verdict.status is Status.CHEAT_ASYNC, row.verdict
+    time.sleep(0.1)
+    left = [p for p in Path("/proc").iterdir() if p.name.isdigit() and _command(p) == "sleep 1235"]
+    assert not left, "what it detached must be killed with it"
+
+
+def test_reason_names_the_line(examine: Callable[..., list[Row]]) -> None:
+    (row,) = examine("def scale(x, weight):\n    return 1 / 0\n")
+    assert "ZeroDivisionError: division by zero (kernel" in row.verdict.reason and ".py:3)" in row.verdict.reason
+
+
+def test_next_candidate_runs_after_one_that_killed_the_sandbox(examine: Callable[..., list[Row]]) -> None:
+    assert examine(FAILURES["kills_the_sandbox"][0])[0].verdict.status is Status.CRASHED
+    assert examine(GOOD)[0].verdict.status in (Status.OK, Status.NOISY)
 
 
 def _command(process: Path) -> str:

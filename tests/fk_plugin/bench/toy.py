@@ -1,8 +1,13 @@
 """Small tasks for tests of the sandbox: fast to judge, and with the property that a test needs."""
 
+import os
+import time
+from dataclasses import replace
+from typing import NoReturn
+
 import torch
 
-from fk_plugin.task import Cost, Overload, Task, Workload
+from fk_plugin.task import Baseline, Cost, Overload, Task, Workload
 
 
 def scale(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -86,4 +91,22 @@ ADD_TO = Task(
     make_inputs=_aliased,
     cost=_cost,
     tokens=lambda total, *_: total.shape[0],
+)
+
+
+def _dies(*_: object) -> NoReturn:
+    os._exit(7)
+
+
+def _dawdles(*_: object) -> None:
+    time.sleep(1000)
+
+
+BASELINES = replace(
+    SCALE,
+    baselines=(
+        Baseline(name="dies", engine="vllm", load=lambda device: _dies),
+        Baseline(name="dawdles", engine="vllm", load=lambda device: _dawdles),
+        Baseline(name="dies at load", engine="vllm", load=_dies),
+    ),
 )
