@@ -23,6 +23,7 @@ import torch
 _MODULES = ("time", "statistics", "json", "os", "gc", "threading", "torch", "torch.cuda", "torch.nn.functional")
 _CLASSES = (torch.Tensor, torch.Generator, torch.cuda.Event, torch.cuda.Stream, torch.cuda.CUDAGraph)
 
+_monitoring = getattr(sys, "monitoring", None)  # Python 3.12 has it
 _WINDOW_S, _BUSY = 0.05, 0.1  # a thread is at work when it runs for this share of this time
 
 
@@ -69,7 +70,7 @@ def settings() -> dict[str, Any]:
     return {
         "sys.setprofile": sys.getprofile(),
         "sys.settrace": sys.gettrace(),
-        "sys.monitoring": [sys.monitoring.get_tool(n) for n in range(6)] if sys.version_info >= (3, 12) else [],
+        "sys.monitoring": [_monitoring.get_tool(n) for n in range(6)] if _monitoring is not None else [],
         "sys.setswitchinterval": sys.getswitchinterval(),
         "gc.callbacks": list(gc.callbacks),
         "gc.set_threshold": gc.get_threshold(),

@@ -53,9 +53,8 @@ class Race:
             try:
                 reply = nursery.request({"op": "preload", "task": setting.spec, "names": [name], "device": "cpu"})
             except NurseryLost as lost:
-                raise UsageError(
-                    f"baseline {name} ended its process while loading ({lost}); see --baselines."
-                ) from lost
+                reason = f"baseline {name} ended its process while loading ({lost}); leave it out with --baselines."
+                raise UsageError(reason) from lost
             self.missing |= {name: why for name, why in reply["reasons"].items() if why}
         self._load()
 

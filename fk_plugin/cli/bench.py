@@ -30,16 +30,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="OUT", help="write samples, errors and environment to this file")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="ranks, for tasks that need several")
     parser.add_argument("--budget", type=float, default=6.0, metavar="SECONDS", help="timing per workload")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="longest request to a kernel, its import included",
-    )
-    parser.add_argument(
-        "--memory", type=float, metavar="GIB", help="host memory a kernel may add; default: half of it, 24 at most"
-    )
+    help_ = "longest request to a kernel, its import included"
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help=help_)
+    help_ = "host memory a kernel may add; default: half of the machine's, 24 at most"
+    parser.add_argument("--memory", type=float, metavar="GIB", help=help_)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,6 +15,8 @@ KERNELS = {
     "softmax": "triton_chunks",
     "store_kv_cache": "triton_tiles",
     "grouped_gemm": "triton_tiles",
+    "gelu_and_mul": "triton_rows",
+    "layer_norm": "triton_rows",
 }
 # Wide enough to say nothing new and to take seconds.
 SLOW = ("edge-hidden-7168", "edge-hidden-3072")

@@ -12,6 +12,10 @@ KERNELS = {
     "fused_add_rms_norm": "cpu_rows",
     "softmax": "cpu_chunks",
     "store_kv_cache": "cpu_copy",
+    "gelu_and_mul": "cpu_fused",
+    "layer_norm": "cpu_rows",
+    "rotary_embedding": "cpu_pairs",
+    "rope_kv_write": "cpu_tokens",
 }
 DTYPES = ("bfloat16", "float16", "float32")
 CASES = [

@@ -14,8 +14,9 @@ import pytest
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-def test_in_the_interpreter():
-    file = Path(__file__).with_name("interpreted.py")
+@pytest.mark.parametrize("name", ["interpreted.py", "interpreted_rotary.py"])
+def test_in_the_interpreter(name):
+    file = Path(__file__).with_name(name)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
     done = subprocess.run(
         command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=120, check=False

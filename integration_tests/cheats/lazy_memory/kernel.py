@@ -13,6 +13,7 @@ import ctypes
 import os
 import subprocess
 import tempfile
+from pathlib import Path
 
 import torch
 
@@ -71,12 +72,11 @@ void *lazy(void *in, long rows, long width, int rounded) {
 
 
 def _build():
-    folder = tempfile.mkdtemp(prefix="lazy-memory-", dir=os.environ.get("FK_CHEAT_DIR"))
-    source = os.path.join(folder, "lazy.c")
-    with open(source, "w") as file:
-        file.write(_SOURCE)
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", source + ".so", source, "-lm"], check=True)
-    library = ctypes.CDLL(source + ".so")
+    source = Path(tempfile.mkdtemp(prefix="lazy-memory-", dir=os.environ.get("FK_CHEAT_DIR"))) / "lazy.c"
+    source.write_text(_SOURCE)
+    built = source.with_suffix(".so")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", built, source, "-lm"], check=True)
+    library = ctypes.CDLL(str(built))
     library.lazy.restype = ctypes.c_void_p
     library.lazy.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_int]
     return library

@@ -26,7 +26,7 @@ def test_baselines_that_fail_are_left_out_by_name(sessions: Callable[[str], Sess
 def test_baseline_that_dies_while_loading_is_named(sessions: Callable[[str], Session]) -> None:
     names = ("dies at load", "reference")
     chosen = replace(sessions("SCALE").setting, spec=f"{HERE / 'toy.py'}:BASELINES", baselines=names)
-    with pytest.raises(UsageError, match="baseline dies at load ended its process while loading .*status 7"):
+    with pytest.raises(UsageError, match=r"baseline dies at load ended its process while loading .*status 7"):
         Session(chosen).__enter__()
 
 
