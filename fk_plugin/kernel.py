@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from fk_plugin.errors import UsageError
 
 # Torch's names, as strings: this module is imported where torch is not.
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
@@ -77,14 +80,53 @@ class Kernel:
         return f"{self.task}={self.name}@{self.source}"
 
 
-def source_hash(fn: Callable[..., Any]) -> str:
-    """First 12 hex digits of the SHA-256 over the defining file and any .c, .cu or .cpp file beside it of that stem."""
+def source_hash(fn: Callable[..., Any], file: Path | None = None) -> str:
+    """First 12 hex digits of the SHA-256 over the source of a kernel.
+
+    That is the file that defines `fn` and `file`, the modules beside them that they import, and for each of these any
+    .c, .cu or .cpp file beside it of the same stem.
+
+    Raises:
+        UsageError: `fn` comes from no file (exec, a builtin) and none is given.
+    """
     target = inspect.unwrap(fn)
-    path = Path(inspect.getsourcefile(target) or "")
+    try:
+        defined = inspect.getsourcefile(target)
+    except TypeError:  # a builtin, a partial, an instance with __call__
+        defined = None
+    start = [p for p in (file, Path(defined) if defined else None) if p is not None and p.is_file()]
+    if not start:
+        raise UsageError(f"the source of {fn!r} is not in a file, so it cannot be told from a changed one.")
     digest = hashlib.sha256()
-    for file in sorted(p for p in path.parent.glob(path.stem + ".*") if p.suffix in (".py", ".c", ".cu", ".cpp")):
-        digest.update(file.read_bytes())
+    for path in sorted({p.resolve() for p in _with_siblings(start)}):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _with_siblings(start: list[Path]) -> set[Path]:
+    found: set[Path] = set()
+    waiting = list(start)
+    while waiting:
+        path = waiting.pop().resolve()
+        if path in found:
+            continue
+        found.add(path)
+        found |= {p for p in path.parent.glob(path.stem + ".*") if p.suffix in (".c", ".cu", ".cpp")}
+        waiting += _imported_from_beside(path)
+    return found
+
+
+def _imported_from_beside(path: Path) -> list[Path]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level <= 1:
+            module = node.module or ""
+            names |= {module} if module else {alias.name for alias in node.names}
+            names |= {f"{module}.{alias.name}" for alias in node.names} if module else set()
+    beside = [path.parent / f"{name.split('.')[-1]}.py" for name in names]
+    return [file for file in beside if file.is_file() and file.name != "__init__.py"]
 
 
 def kernel(

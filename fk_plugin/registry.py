@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fk_plugin.errors import UsageError
-from fk_plugin.kernel import Kernel, Requires
+from fk_plugin.kernel import Kernel, Requires, source_hash
 from fk_plugin.task import Task
 
 if TYPE_CHECKING:
@@ -118,6 +118,10 @@ def kernel_from_file(task_: Task, spec: str) -> Kernel:
     if not path.is_file():
         raise UsageError(f"expected a Python file with a kernel for {task_.name}, but {path} is no file.")
     module = _load_file(path)
+    if not attribute:
+        own = [k for k in _kernels_in(module) if k.task == task_.name]
+        if not hasattr(module, task_.name) and len(own) == 1:
+            return own[0].named(f"{path.stem}:{own[0].name}")
     attribute = attribute or task_.name
     value = getattr(module, attribute, None)
     if value is None:
@@ -131,12 +135,13 @@ def kernel_from_file(task_: Task, spec: str) -> Kernel:
         return value.named(f"{path.stem}:{attribute}")
     if not callable(value):
         raise UsageError(f"{path.name}:{attribute} is a {type(value).__name__}, not a function or @kernel.")
-    return _plain(task_, value, f"{path.stem}:{attribute}")
+    return _plain(task_, value, f"{path.stem}:{attribute}", path)
 
 
-def _plain(task_: Task, fn: Callable[..., Any], name: str) -> Kernel:
+def _plain(task_: Task, fn: Callable[..., Any], name: str, file: Path) -> Kernel:
     every = ("float64", "float32", "float16", "bfloat16")
-    return Kernel(task=task_.name, name=name, fn=fn, requires=Requires(device="any", dtypes=every))
+    needs = Requires(device="any", dtypes=every)
+    return Kernel(task=task_.name, name=name, fn=fn, requires=needs, source=source_hash(fn, file))
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -14,6 +14,7 @@ from fk_plugin.task import Workload
 
 _LOOK_AT_BYTES = 64 << 20  # results of timed calls that are judged: all of them up to this, else a secret choice
 _WARM = 5
+_MESSAGE_S = 100e-6  # by how much the cost of a request varies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +124,22 @@ def warm_up_differs(samples: Samples) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Outside:
-    """Seconds per call on this process's clock: of the calls with all that surrounds them, and of reading results."""
+    """Seconds per call on this process's clock: of the calls with all that surrounds them, and of reading results.
+
+    `unsure_s` is what the messages around a run of so many calls add at most.
+    """
 
     run_s: float
     read_s: float
+    unsure_s: float = 0.0
+
+    def better(self, other: Outside) -> Outside:
+        """The smaller of each."""
+        return Outside(
+            run_s=min(self.run_s, other.run_s),
+            read_s=min(self.read_s, other.read_s),
+            unsure_s=min(self.unsure_s, other.unsure_s),
+        )
 
 
 def by_parent_clock(
@@ -151,7 +164,7 @@ def by_parent_clock(
         go, touch, idle = (_seconds(group, op) for op in ("go", "touch", "idle"))
         run = min(run, max(go - idle, 0.0) / calls)
         read = min(read, max(touch - idle, 0.0) / calls)
-    return Outside(run_s=run, read_s=read)
+    return Outside(run_s=run, read_s=read, unsure_s=_MESSAGE_S / calls)
 
 
 def _seconds(group: Group, op: str) -> float:

@@ -71,7 +71,8 @@ class Race:
         setting = self.setting
         self.group = Group(self.nursery, setting.limits, world=setting.world)
         self.group.load(timeout=setting.limits.load_s, task=setting.spec, device=setting.device, sides={}, disabled=[])
-        for name in [n for n in self.names if n not in self.missing]:
+        timed = [found.name for found in self.results.values()]  # also one that failed since, on another workload
+        for name in dict.fromkeys([n for n in self.names if n not in self.missing] + timed):
             try:
                 reply = self.group.ask("baseline", name=name, timeout=setting.limits.load_s)
                 reason = next((r["reason"] for r in reply if r["reason"]), "")

@@ -232,7 +232,7 @@ class _Candidate:
             state={f"{k} before": v for k, v in before.items()} | {f"{k} after": v for k, v in after.items()}, **timed,
         )  # fmt: skip
 
-    def _second_opinion(self, stopwatch: Stopwatch, timed: dict[str, Any]) -> float:
+    def _second_opinion(self, stopwatch: Stopwatch, timed: dict[str, Any]) -> float | None:
         if self._second is None or not self._second.alive:
             self._second, _ = self.load()
         return stopwatch.second_opinion(self._second, timed)

@@ -63,7 +63,6 @@ def test_case_58_the_c_file_beside_a_kernel_is_part_of_its_hash(tmp_path: Path) 
     assert fingerprint(spec) != before
 
 
-@pytest.mark.xfail(strict=True, reason="source_hash reads only the file that defines the function")
 def test_case_58_a_module_that_the_kernel_imports_from_its_folder_is_part_of_its_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,7 +92,7 @@ def test_a_decorated_kernel_keeps_its_requirements(tmp_path: Path) -> None:
             "mine",
             "requires= takes Requires",
         ),
-        (_DECORATED.format(task="silu_and_mul"), "", "it defines kernels .'mine'."),
+        (_DECORATED.format(task="silu_and_mul") + "\nother = mine.named('other')\n", "", "kernels .'mine', 'other'."),
     ],
 )
 def test_bad_candidate_files_are_refused_in_one_sentence(tmp_path: Path, text: str, name: str, sentence: str) -> None:

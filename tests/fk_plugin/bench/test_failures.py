@@ -109,3 +109,18 @@ def _command(process: Path) -> str:
         return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     except OSError:
         return ""
+
+
+def test_candidate_may_be_any_callable_and_its_file_is_its_source(examine: Callable[..., list[Row]]) -> None:
+    code = (
+        "from functools import partial\ndef two(x, weight, more):\n    return torch.addcmul(x.new_zeros(()), x, weight)"
+    )
+    (row,) = examine(code + ".contiguous()\nscale = partial(two, more=1)\n")
+    assert row.verdict.status in (Status.OK, Status.NOISY) and len(row.source) == 12, row.verdict
+
+
+def test_only_decorated_kernel_of_a_file_needs_no_name(examine: Callable[..., list[Row]]) -> None:
+    code = "from fk_plugin.kernel import Requires, kernel\n@kernel('scale', requires=Requires(device='any', dtypes="
+    code += "('float32', 'bfloat16')))\ndef mine(x, weight):\n    return torch.addcmul(x.new_zeros(()), x, weight)"
+    (row,) = examine(code + ".contiguous()\n")
+    assert row.verdict.status in (Status.OK, Status.NOISY) and row.kernel.endswith(":mine"), row.verdict

@@ -1,0 +1,1 @@
+"""Kernels of gelu_and_mul."""

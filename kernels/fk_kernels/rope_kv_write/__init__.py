@@ -1,0 +1,1 @@
+"""Kernels of rope_kv_write."""
