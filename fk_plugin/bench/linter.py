@@ -12,22 +12,25 @@ from fk_plugin.bench.contents import build
 from fk_plugin.bench.tensors import copy_storages, tensors_in
 from fk_plugin.task import Task, Workload
 
+_OTHER_SEEDS = range(2, 8)  # one token's slot or position may be the same for two seeds by chance
+
 
 def lint(task: Task, workload: Workload, device: str) -> list[str]:
     """What is wrong with the task on one workload, as half sentences; empty if nothing."""
     first = build(task, workload, device, {"seed": 1})
-    second = build(task, workload, device, {"seed": 2})
+    others = [build(task, workload, device, {"seed": seed}) for seed in _OTHER_SEEDS]
     base = _run(task, first)
     found = []
     for number, output in enumerate(base):
         if output.numel() > 1 and bool((output == output.reshape(-1)[0]).all()):
             found.append(f"output {number} is constant on {workload.name}")
-    if _same(base, _run(task, second)):
+    if _same(base, _run(task, others[0])):
         found.append(f"two seeds give equal outputs on {workload.name}")
-    for name, value, other in zip(schema.main(task).names, first, second, strict=False):
+    for number, (name, value) in enumerate(zip(schema.main(task).names, first, strict=False)):
         if name in task.insensitive or not tensors_in(value):
             continue
-        if all(equal_bits(a, b) for a, b in zip(tensors_in(value), tensors_in(other), strict=True)):
+        second = next((o for o in others if not _same(tensors_in(value), tensors_in(o[number]))), None)
+        if second is None:
             found.append(f"argument {name} is the same for every seed")
         elif not _matters(task, first, second, name, base):
             found.append(f"no output depends on argument {name}; if that is meant, say why in Task.insensitive")

@@ -181,11 +181,12 @@ class Stopwatch:
             Rejected: CHEAT_TIMER or CHEAT_BASELINE, by which of the two times was the false one.
         """
         cuda = self.setting.device == "cuda"
-        mine = self._plain_time(group) if cuda else None
+        plain = self._plain_time(group) if cuda else None
         ratio = timed["warm"] if cuda else timed["ratio"]
         if ratio is None or ratio.low < _WORTH_FAKING:
-            return mine
+            return plain
         factor = _OUTSIDE_FACTOR if self.setting.world == 1 else 2.0  # waiting for other ranks spreads more
+        mine, base = 0.0, 0.0
         seen: dict[str, Outside] = {}
         for _ in range(_OUTSIDE_ATTEMPTS):
             self._outside(group, seen)
