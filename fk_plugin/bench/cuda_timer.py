@@ -34,7 +34,7 @@ class Flush:
         self._sink = torch.zeros((), dtype=torch.int64, device="cuda")
 
     def __call__(self) -> None:
-        torch.sum(self._buffer, out=self._sink)
+        torch.sum(self._buffer, dim=0, out=self._sink)
 
 
 class _Graph:

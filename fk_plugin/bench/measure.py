@@ -149,7 +149,8 @@ def by_parent_clock(
     memory = max(1, (256 << 20) // max(set_bytes, 1))
     wanted = max(4, min(2000, int(0.04 / max(estimate_s, 1e-9))))
     if plan.mode == "eager" or plan.calls == 1:
-        sets, repeats = min(wanted, memory, 2000), 1
+        sets = min(wanted, memory, 2000)
+        repeats = 1 if plan.calls == 1 else max(1, wanted // sets)  # on a CPU, results are kept, and memory is short
     else:
         sets, repeats = plan.calls, max(1, min(5000, wanted * 4 // plan.calls))
     run = read = float("inf")

@@ -21,6 +21,7 @@ from fk_plugin.task import Workload
 
 Progress = Callable[[str], None]
 # After these a process is not to be trusted with another workload: a CUDA context, for one, does not survive an error.
+_LINTED = 8
 _UNUSABLE = (Status.CRASHED, Status.OUT_OF_MEMORY)
 
 
@@ -90,8 +91,14 @@ class Session:
         setting = self.setting
         if not setting.checks.on("linter") or setting.world > 1 or not setting.workloads:
             return
-        smallest = min(setting.workloads, key=lambda w: setting.task.cost(w).bytes)
-        complaints = linter.lint(setting.task, smallest, setting.device)
+        # A workload may fix an argument, as a balanced routing does; then the next one must vary it.
+        smallest = sorted(setting.task.workloads, key=lambda w: setting.task.cost(w).bytes)[:_LINTED]
+        complaints: list[str] = []
+        for workload in smallest:
+            found = linter.lint(setting.task, workload, setting.device)
+            complaints = complaints or found
+            if not found:
+                return
         if complaints:
             raise UsageError(f"task {setting.task.name} cannot tell right from wrong: {'; '.join(complaints)}.")
 

@@ -224,8 +224,8 @@ class Stopwatch:
 
     def _plain_time(self, group: Group) -> float:
         """On a GPU: the claimed time itself, which another process must reach in the same mode."""
-        found = measure.by_parent_clock(group, self.workload, self.plan, "c", self.claimed, self.moved).run_s
-        allowed = _CLOCK_FACTOR * self.claimed + _SLACK_S["cuda"]
+        outside = measure.by_parent_clock(group, self.workload, self.plan, "c", self.claimed, self.moved)
+        found, allowed = outside.run_s, _CLOCK_FACTOR * self.claimed + _SLACK_S["cuda"] + outside.unsure_s
         if found > allowed:
             # A machine that is busy now was perhaps idle before: the clean baseline says how much slower it has become.
             name, seconds = self.denominator.name, self.denominator.seconds
