@@ -246,8 +246,8 @@ def _fk(task: str, *options: str) -> float:
 
 
 SECTIONS: dict[str, Callable[[], None]] = {
-    "minute": minute, "commands": commands, "cheats": cheats, "failures": failures, "copies": copies, "aa": against_itself,
-    "ranks": ranks,
+    "minute": minute, "commands": commands, "cheats": cheats, "failures": failures, "copies": copies,
+    "aa": against_itself, "ranks": ranks,
 }  # fmt: skip
 
 
