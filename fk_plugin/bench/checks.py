@@ -35,7 +35,7 @@ CHECKS = {
     "nonce": "every message answers the request it claims to answer",
     "files": "the product's files unchanged",
     "replay": "a replayed graph computes from new inputs",
-    "l2_persistence": "no cache memory set aside",
+    "l2_persistence": "cache memory set aside as before",
     "linter": "the task's outputs depend on every input",
 }
 

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +77,7 @@ class Nursery:
             command, pass_fds=(theirs.fileno(),), env=env, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
         theirs.close()
-        self._channel = ours
+        self._channel, self._lock = ours, threading.Lock()  # a second process is loaded while the first is judged
         self._children: list[Child] = []
 
     def __enter__(self) -> Nursery:
@@ -94,8 +95,9 @@ class Nursery:
     def request(self, message: dict[str, Any], fds: list[int] | None = None) -> dict[str, Any]:
         """One message to the zygote and its answer."""
         try:
-            socket.send_fds(self._channel, [json.dumps(message).encode()], fds or [])
-            data = self._channel.recv(1 << 20)
+            with self._lock:
+                socket.send_fds(self._channel, [json.dumps(message).encode()], fds or [])
+                data = self._channel.recv(1 << 20)
         except (BrokenPipeError, ConnectionResetError):
             data = b""
         if not data:

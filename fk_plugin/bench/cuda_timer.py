@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from fk_plugin.bench.status import Rejected, Status
 from fk_plugin.bench.tensors import Fenced, map_tensors, poison_, tensors_in
-from fk_plugin.bench.timer import Sample
+from fk_plugin.bench.timer import Sample, uncollected
 
 _record = torch.cuda.Event.record
 _elapsed = torch.cuda.Event.elapsed_time
@@ -19,6 +22,25 @@ _synchronize = torch.cuda.synchronize
 _sleep = torch.cuda._sleep
 # Long enough for the host to queue a flush, two events and a graph launch, so that the device never waits for it.
 _HEAD_START_CYCLES = 400_000
+_SHIFT_BYTES = 34 << 10
+
+
+def runtime_library() -> ctypes.CDLL:
+    """The CUDA runtime that torch has loaded."""
+    mapped = Path("/proc/self/maps").read_text().split()
+    found = next((word for word in mapped if "/libcudart" in word), None)
+    if found is None:
+        raise RuntimeError("libcudart is not loaded; is this a CUDA build of torch?")
+    return ctypes.CDLL(found)
+
+
+def persisting_l2() -> int:
+    """Bytes of L2 set aside for persisting accesses (cudaLimitPersistingL2CacheSize)."""
+    _synchronize()
+    limit = ctypes.c_size_t()
+    if runtime_library().cudaDeviceGetLimit(ctypes.byref(limit), 0x06) != 0:
+        raise RuntimeError("cudaDeviceGetLimit(cudaLimitPersistingL2CacheSize) failed")
+    return int(limit.value)
 
 
 class Flush:
@@ -32,8 +54,12 @@ class Flush:
         size = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         self._buffer = torch.zeros(3 * size // 8, dtype=torch.int64, device="cuda")
         self._sink = torch.zeros((), dtype=torch.int64, device="cuda")
+        self._runtime = runtime_library()
 
     def __call__(self) -> None:
+        # Lines that an access policy made persistent would survive the reading.
+        if self._runtime.cudaCtxResetPersistingL2Cache() != 0:
+            raise RuntimeError("cudaCtxResetPersistingL2Cache failed")
         torch.sum(self._buffer, dim=0, out=self._sink)
 
 
@@ -79,6 +105,14 @@ class GraphTimer:
         self._flush = Flush()
         self._inputs: list[Fenced] = []
         self._graphs: dict[str, _Graph] = {}
+        self._shift: list[torch.Tensor] = []
+
+    def renew(self) -> None:
+        """See Timer: two captures of one kernel differ by up to 1 % with where their buffers lie."""
+        self._graphs, self._inputs, self._shift = {}, [], []
+        torch.cuda.empty_cache()  # a cached block would be handed out again at the same address
+        sizes = (random.randrange(1, 64) * _SHIFT_BYTES for _ in range(3))
+        self._shift = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
 
     def _graph(self, side: str, fn: Callable[..., Any], sets: list[tuple[Any, ...]]) -> _Graph:
         if not self._inputs:
@@ -137,18 +171,35 @@ class EagerTimer:
     def __init__(self, *, cold: bool, now: Callable[[], int] = time.perf_counter_ns) -> None:
         self._cold, self._now = cold, now
         self._flush = Flush()
+        self._like: dict[str, list[torch.Tensor]] = {}
+
+    def renew(self) -> None:
+        """See Timer; each sample has buffers of its own."""
+
+    def _make_room(self, side: str, fn: Callable[..., Any], sets: list[tuple[Any, ...]]) -> None:
+        """Have the allocator hold the memory that the timed calls will take.
+
+        Results of timed calls are kept, so the calls after them would otherwise pay for cudaMalloc.
+        """
+        if side not in self._like:
+            results = tensors_in(fn(*Fenced(sets[0]).args))
+            self._like[side] = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in results]
+        room = [torch.empty_like(t, device="cuda") for _ in sets for t in self._like[side]]
+        del room
 
     def sample(self, side: str, fn: Callable[..., Any], sets: list[tuple[Any, ...]]) -> Sample:
         """See Timer."""
         now = self._now
         inputs = [Fenced(values).args for values in sets]
+        self._make_room(side, fn, sets)
         if self._cold:
             self._flush()
         _synchronize()
-        start = now()
-        results = [fn(*args) for args in inputs]
-        _synchronize()
-        seconds = (now() - start) / 1e9 / len(sets)
+        with uncollected():
+            start = now()
+            results = [fn(*args) for args in inputs]
+            _synchronize()
+            seconds = (now() - start) / 1e9 / len(sets)
         return Sample(seconds=seconds, calls=list(zip(inputs, results, strict=True)))
 
     def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], list[Any]]:

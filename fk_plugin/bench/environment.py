@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +42,36 @@ def device_name(device: str) -> str:
         return platform.processor() or platform.machine()
 
 
-def state(device: str) -> dict[str, str]:
-    """Clocks (MHz), temperature (C), power (W) and throttle reasons of the first GPU; the load average on a CPU."""
+def ask(device: str) -> Callable[[], dict[str, str]]:
+    """Ask now for clocks (MHz), temperature (C), power (W) and throttle reasons of the first GPU, or a CPU's load.
+
+    The answer comes with the returned call: nvidia-smi takes a second on a host with many GPUs.
+    """
     if device == "cuda":
-        return _smi(*_QUERY)
-    return {"load": " ".join(f"{x:.2f}" for x in os.getloadavg())}
+        return _smi_later(*_QUERY)
+    load = {"load": " ".join(f"{x:.2f}" for x in os.getloadavg())}
+    return lambda: load
 
 
 def _smi(*fields: str) -> dict[str, str]:
+    return _smi_later(*fields)()
+
+
+def _smi_later(*fields: str) -> Callable[[], dict[str, str]]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return {"note": "nvidia-smi is not on PATH, so clocks and temperature are unknown"}
+        return lambda: {"note": "nvidia-smi is not on PATH, so clocks and temperature are unknown"}
     command = [tool, "-i", "0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    if done.returncode != 0:
-        return {"note": f"nvidia-smi failed: {done.stdout.strip()[:100]}"}
-    return dict(zip(fields, (v.strip() for v in done.stdout.strip().split(",")), strict=False))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def collect() -> dict[str, str]:
+        try:
+            text = process.communicate(timeout=20)[0].strip()
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return {"note": "nvidia-smi gave no answer within 20 s"}
+        if process.returncode != 0:
+            return {"note": f"nvidia-smi failed: {text[:100]}"}
+        return dict(zip(fields, (v.strip() for v in text.split(",")), strict=False))
+
+    return collect

@@ -9,7 +9,9 @@ from typing import Any
 
 from fk_plugin.bench.contents import pack
 from fk_plugin.bench.group import Group
+from fk_plugin.bench.statistics import BLOCK
 from fk_plugin.bench.status import Rejected, Status
+from fk_plugin.bench.timing import RENEW
 from fk_plugin.task import Workload
 
 _LOOK_AT_BYTES = 64 << 20  # results of timed calls that are judged: all of them up to this, else a secret choice
@@ -30,6 +32,11 @@ class Plan:
     budget_s: float = 6.0
     least: int = 10
     most: int = 60
+
+    @property
+    def renews(self) -> bool:
+        """Whether buffers and graphs last over samples, and must be made anew after each block of rounds."""
+        return self.mode != "eager" and self.calls > 1
 
 
 @dataclass
@@ -61,6 +68,7 @@ class Clock:
         self.group, self.workload, self.plan, self.sides = group, workload, plan, sides
         self.samples = Samples(seconds={s: [] for s in sides}, warm={s: [] for s in sides})
         self.order = random.Random(secrets.randbits(64))
+        self._rounds = 0
 
     def _run(self, schedule: list[list[Any]], *, keep: bool) -> tuple[list[float], list[dict[str, Any]]]:
         replies = self.group.ask(
@@ -86,11 +94,15 @@ class Clock:
         """`count` rounds; the replies, and the recipes of the candidate's calls in the order they were kept."""
         schedule: list[list[Any]] = []
         for _ in range(count):
+            if self.plan.renews and self._rounds % BLOCK == 0:
+                schedule.append([RENEW, []])
+            self._rounds += 1
             sides = self.sides[:]
             self.order.shuffle(sides)
             schedule += [[side, _recipes(self.plan.calls)] for side in sides]
         seconds, replies = self._run(schedule, keep=keep)
-        for (side, _), value in zip(schedule, seconds, strict=True):
+        timed = [side for side, _ in schedule if side != RENEW]
+        for side, value in zip(timed, seconds, strict=True):
             self.samples.seconds[side].append(value)
         kept = [recipe for side, recipes in schedule if side == "c" for recipe in recipes]
         return replies, kept

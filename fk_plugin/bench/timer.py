@@ -6,9 +6,10 @@ results, which are judged later. Making inputs, copying, flushing and reading ba
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,8 +26,23 @@ class Sample:
     calls: list[tuple[tuple[Any, ...], Any]]
 
 
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection inside: it would fall into whichever side happens to run."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 class Timer(Protocol):
     """What the sandbox asks of a clock."""
+
+    def renew(self) -> None:
+        """Give up what lasts over samples (graphs, buffers), so that the next ones meet other addresses."""
 
     def sample(self, side: str, fn: Callable[..., Any], sets: list[tuple[Any, ...]]) -> Sample:
         """Time `fn` on each argument set, one after the other."""
@@ -44,22 +60,20 @@ class CpuTimer:
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
         self._now = now
 
+    def renew(self) -> None:
+        """See Timer; each sample has buffers of its own."""
+
     def sample(self, side: str, fn: Callable[..., Any], sets: list[tuple[Any, ...]]) -> Sample:
         """See Timer."""
         now = self._now
         total, calls = 0, []
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
+        with uncollected():
             for values in sets:
                 args = Fenced(values).args
                 start = now()
                 result = fn(*args)
                 total += now() - start
                 calls.append((args, result))
-        finally:
-            if collecting:
-                gc.enable()
         return Sample(seconds=total / 1e9 / len(sets), calls=calls)
 
     def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], list[Any]]:
@@ -81,6 +95,6 @@ def for_device(device: str, mode: str, *, cold: bool, poison: bool = True) -> Ti
     """The timer of a device and mode: the CPU clock; CUDA graphs (also in mode compile) or eager calls."""
     if torch.device(device).type == "cpu":
         return CpuTimer()
-    from fk_plugin.bench.cuda_timer import EagerTimer, GraphTimer
+    from fk_plugin.bench.cuda_timer import EagerTimer, GraphTimer  # loaded already, see timing
 
     return EagerTimer(cold=cold) if mode == "eager" else GraphTimer(cold=cold, poison=poison)

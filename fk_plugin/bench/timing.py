@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fk_plugin.bench import calls, region
+from fk_plugin.bench import calls, cuda_timer, region  # noqa: F401  cuda_timer binds clocks before any candidate
 from fk_plugin.bench.compare import equal_bits
 from fk_plugin.bench.contents import build, unpack
 from fk_plugin.bench.tensors import tensors_in, write
@@ -22,6 +20,7 @@ from fk_plugin.task import Workload
 if TYPE_CHECKING:
     from fk_plugin.bench.worker import Worker
 
+RENEW = "renew"  # in a schedule: see timer.Timer.renew
 _SETTLE_S = 0.02  # late work that has not shown by then is longer than what it could hide in a call
 
 
@@ -58,7 +57,7 @@ class Bench:
     def run(
         self, workload: dict[str, Any], mode: str, cold: bool, schedule: list[list[Any]], keep: bool = True
     ) -> dict[str, Any]:
-        """Run [side, recipes] after [side, recipes]; returns the seconds per call of each.
+        """Run [side, recipes] after [side, recipes]; returns the seconds per call of each, RENEW left out.
 
         `late` lists kept calls whose results changed after the clock had stopped, `reused` those whose results share
         memory with an earlier call's, `types` the types of those that are no plain tensors. `keep` holds the
@@ -67,6 +66,9 @@ class Bench:
         unpacked, timer = self._set_up(workload, mode, cold)
         self._kept, copies, seconds, kinds = [], [], [], set()
         for side, recipes in schedule:
+            if side == RENEW:
+                timer.renew()
+                continue
             if not self._worker.checks.on("fresh_timed"):
                 recipes = [schedule[0][1][0]] * len(recipes)
             sets = [build(self._worker.task, unpacked, self._worker.device, r) for r in recipes]
@@ -172,16 +174,3 @@ def barrier() -> None:
             torch.cuda.synchronize()
         else:
             torch.distributed.barrier()
-
-
-def persisting_l2() -> int:
-    """Bytes of L2 set aside for persisting accesses (cudaLimitPersistingL2CacheSize)."""
-    torch.cuda.synchronize()
-    mapped = Path("/proc/self/maps").read_text().split()
-    runtime = next((word for word in mapped if "/libcudart" in word), None)
-    if runtime is None:
-        raise RuntimeError("libcudart is not loaded, so the persisting-L2 limit cannot be read")
-    limit = ctypes.c_size_t()
-    if ctypes.CDLL(runtime).cudaDeviceGetLimit(ctypes.byref(limit), 0x06) != 0:
-        raise RuntimeError("cudaDeviceGetLimit(cudaLimitPersistingL2CacheSize) failed")
-    return int(limit.value)

@@ -23,7 +23,7 @@ with contextlib.suppress(ImportError):
 import torch._dynamo  # it replaces torch.manual_seed when imported, which must not look like a candidate's doing
 
 from fk_plugin import dispatch
-from fk_plugin.bench import audit, baselines, calls, judge, locate, schema, timing
+from fk_plugin.bench import audit, baselines, calls, cuda_timer, judge, locate, schema, timing
 from fk_plugin.bench.checks import without
 from fk_plugin.bench.contents import unpack
 from fk_plugin.bench.status import Rejected, Status
@@ -208,12 +208,12 @@ class Worker:
             "replaced": audit.replaced(self.before),
             "left_on": audit.left_on(self.settings),
             "left": audit.left(self.idle),
-            "l2": max(0, self._l2() - self.l2_before),
+            "l2": [self.l2_before, self._l2()],
         }
 
     def _l2(self) -> int:
         # The driver itself sets some aside: 11,796,480 bytes on an H200 with driver 580.
-        return timing.persisting_l2() if torch.device(self.device).type == "cuda" else 0
+        return cuda_timer.persisting_l2() if torch.device(self.device).type == "cuda" else 0
 
 
 def explain(error: BaseException, *, loading: bool) -> tuple[Status, str]:
@@ -232,8 +232,9 @@ def explain(error: BaseException, *, loading: bool) -> tuple[Status, str]:
 
 def _where(error: BaseException) -> str:
     """The innermost line outside this package, as " (FILE:LINE)"; the user's own in the common case."""
-    frames = traceback.extract_tb(error.__traceback__)
     own = str(Path(__file__).resolve().parent.parent)
-    outside = [f for f in frames if not f.filename.startswith((own, "<")) and "importlib" not in f.filename]
-    theirs = [f for f in outside if f"{os.sep}site-packages{os.sep}" not in f.filename] or outside
-    return f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
+    # Without reading any source, for which there may be no memory left.
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    outside = [(file, line) for file, line in lines if not file.startswith((own, "<")) and "importlib" not in file]
+    theirs = [at for at in outside if f"{os.sep}site-packages{os.sep}" not in at[0]]
+    return f" ({Path(theirs[-1][0]).name}:{theirs[-1][1]})" if theirs else ""
