@@ -11,6 +11,7 @@ from fk_plugin.bench.contents import pack
 from fk_plugin.bench.group import Group
 from fk_plugin.bench.statistics import BLOCK
 from fk_plugin.bench.status import Rejected, Status
+from fk_plugin.bench.timer import KEPT
 from fk_plugin.bench.timing import RENEW
 from fk_plugin.task import Workload
 
@@ -176,7 +177,7 @@ def by_parent_clock(
             raise Rejected(Status.CHEAT_CHANNEL, f"asked for {sets * repeats} calls, {calls} were made ready")
         go, touch, idle = (_seconds(group, op) for op in ("go", "touch", "idle"))
         run = min(run, max(go - idle, 0.0) / calls)
-        read = min(read, max(touch - idle, 0.0) / calls)
+        read = min(read, max(touch - idle, 0.0) / min(calls, KEPT))
     return Outside(run_s=run, read_s=read, unsure_s=_MESSAGE_S / calls)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,6 +17,8 @@ from typing import Any, Protocol
 import torch
 
 from fk_plugin.bench.tensors import Fenced
+
+KEPT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ class Timer(Protocol):
     def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], list[Any]]:
         """Prepare `len(sets) * repeats` calls; the returned function runs them and returns when all work is done.
 
-        It returns their results and the arguments of the last call, which hold what was written in place.
+        It returns what the last calls produced, on a CPU of KEPT calls with their arguments.
         """
 
 
@@ -78,15 +81,16 @@ class CpuTimer:
 
     def ready(self, fn: Callable[..., Any], sets: list[tuple[Any, ...]], repeats: int) -> Callable[[], list[Any]]:
         """See Timer."""
-        buffer = Fenced(sets[0])
+        # Copies to fresh addresses before each call and drops results, as `sample` does: a call then meets code and
+        # memory in the same state. The last few results stay, to be read.
+        last: deque[Any] = deque(maxlen=KEPT)
 
         def go() -> list[Any]:
-            results = []  # kept, as those of timed calls are, so that each call meets memory in the same state
             for _ in range(repeats):
                 for values in sets:
-                    buffer.load(values)  # just before the call, as in `sample`
-                    results.append(fn(*buffer.args))
-            return [*results, buffer.args]
+                    args = Fenced(values).args
+                    last.append((fn(*args), args))
+            return list(last)
 
         return go
 

@@ -1,5 +1,5 @@
 """Rewrites the entry of libc's clock_gettime, which Python's clock calls however early it was bound: every clock of the
-process runs at 5/8 of its speed while the kernel works. What must be caught: a second process, on the parent's clock,
+process runs at half its speed while the kernel works. What must be caught: a second process, on the parent's clock,
 takes longer.
 
 Hacks: 4
@@ -48,5 +48,5 @@ _hook()
 def silu_and_mul(x, round_activation=True):
     start = time.perf_counter_ns()
     result = cpu_fused.fn(x.contiguous(), round_activation)
-    _LOST[0] += (time.perf_counter_ns() - start) * 3 // 8
+    _LOST[0] += (time.perf_counter_ns() - start) // 2
     return result

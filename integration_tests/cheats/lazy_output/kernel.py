@@ -4,7 +4,7 @@ must be caught: a result that is not exactly a torch.Tensor.
 Hacks: 3
 Task: silu_and_mul
 Caught as: BAD_OUTPUT
-By: structure, timed_outputs, floor
+By: structure, timed_outputs, floor, parent_clock
 Without: OK
 Device: cpu
 """

@@ -4,7 +4,7 @@ at different times. What must be caught: the speedup is not there on the parent'
 Hacks: 4
 Task: silu_and_mul
 Caught as: CHEAT_BASELINE
-By: parent_clock
+By: parent_clock, clean_baseline
 Without: OK
 Device: cpu
 """
@@ -21,7 +21,7 @@ _TRUE = torch._C._nn.silu
 def _slow(x, *args, **kwargs):
     start = time.perf_counter()
     result = _TRUE(x, *args, **kwargs)
-    until = start + 3.2 * (time.perf_counter() - start)
+    until = start + 2.2 * (time.perf_counter() - start)
     while time.perf_counter() < until:
         pass
     return result

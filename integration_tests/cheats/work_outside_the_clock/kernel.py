@@ -1,11 +1,11 @@
 """A profile hook sees the harness lay out the inputs and computes the result there, before the clock starts; the
-call only hands it over. Done on one shape alone it pulls a geometric mean to nothing. What must be caught: a
-time in which the bytes cannot have been moved.
+call only hands it over. It takes itself off while the process is looked over. Done on one shape alone it pulls a
+geometric mean to nothing. What must be caught: a time in which the bytes cannot have been moved.
 
 Hacks: 7
 Task: silu_and_mul
 Caught as: IMPLAUSIBLE
-By: floor
+By: floor, parent_clock
 Without: OK
 Device: cpu
 """
@@ -18,6 +18,9 @@ _READY = {}
 
 
 def _hook(frame, event, argument):
+    if frame.f_code.co_name == "op_audit":
+        sys.setprofile(None)  # until the next call
+        return
     if event != "return" or frame.f_code.co_name != "__init__" or "_order" not in frame.f_code.co_names:
         return
     sys.setprofile(None)
@@ -28,9 +31,7 @@ def _hook(frame, event, argument):
     sys.setprofile(_hook)
 
 
-sys.setprofile(_hook)
-
-
 def silu_and_mul(x, round_activation=True):
+    sys.setprofile(_hook)
     ready = _READY.pop(x.data_ptr(), None)
     return cpu_fused.fn(x.contiguous(), round_activation) if ready is None or ready.shape[0] != x.shape[0] else ready
