@@ -7,6 +7,7 @@ child by its own clock. Replies are JSON lines; tensors are plain bytes in files
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import inspect
 import json
 import os
@@ -50,6 +51,7 @@ def preload(task: str, names: list[str], device: str) -> dict[str, str]:
 def serve(requests: int, replies: int, start: dict[str, Any]) -> int:
     """Answer requests until the channel closes; the exit status."""
     _limit_memory(int(start["memory"]))
+    _keep_freed_memory()
     worker = Worker(Path(start["folder"]))
     dumps, write = json.dumps, os.write
     with os.fdopen(requests, "rb") as lines:
@@ -69,6 +71,18 @@ def _limit_memory(extra: int) -> None:
     if not torch.cuda.is_available():
         size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (size + extra, size + extra))
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc reuse freed memory instead of returning it to the system, as the allocators of engines do.
+
+    Otherwise a call pays for page faults or not by how the heap of its process happens to lie.
+    """
+    m_trim_threshold, m_mmap_threshold = -1, -3
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # other C libraries have no such switch
+        libc.mallopt(m_mmap_threshold, 32 << 20)  # the largest it takes
+        libc.mallopt(m_trim_threshold, (1 << 31) - 1)
 
 
 class Worker:
