@@ -84,7 +84,8 @@ def test_cheat_is_caught_by_its_status(case: cheat_files.Case, lab: Lab, tmp_pat
 
 @pytest.mark.parametrize("case", CHEATS, ids=lambda c: c.name)
 def test_cheat_passes_without_the_check_that_catches_it(case: cheat_files.Case, lab: Lab, tmp_path: Path) -> None:
-    row = lab.examine(case, case.by, tmp_path)
+    # The second opinion stands behind every check: it may catch by its effect what the check caught by its nature.
+    row = lab.examine(case, case.by | {"parent_clock"}, tmp_path)
     wanted = {case.without, Status.NOISY} if case.without is Status.OK else {case.without}
     assert row.verdict.status in wanted, row.verdict
 

@@ -1,5 +1,5 @@
-"""As slow_baseline, but by half as much again as the baseline takes: too little for a check that compares two processes
-at different times. What must be caught: the speedup is not there on the parent's clock.
+"""As slow_baseline, but in proportion to what the baseline takes, by little enough that comparing its time with that in
+another process excuses it. What must be caught: the speedup is not there on the parent's clock.
 
 Hacks: 4
 Task: silu_and_mul
@@ -21,7 +21,7 @@ _TRUE = torch._C._nn.silu
 def _slow(x, *args, **kwargs):
     start = time.perf_counter()
     result = _TRUE(x, *args, **kwargs)
-    until = start + 2.2 * (time.perf_counter() - start)
+    until = start + 3.2 * (time.perf_counter() - start)
     while time.perf_counter() < until:
         pass
     return result
