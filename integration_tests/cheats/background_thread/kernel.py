@@ -4,7 +4,7 @@ The results are right. What must be caught: work by a thread that the call left 
 Hacks: 2
 Task: silu_and_mul
 Caught as: CHEAT_ASYNC
-By: threads, parent_clock
+By: threads, parent_clock, clean_baseline
 Without: OK
 Device: cpu
 """
