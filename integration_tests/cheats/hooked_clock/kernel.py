@@ -1,6 +1,6 @@
-"""Rewrites the entry of libc's clock_gettime, which Python's clock calls however early it was bound: every clock of the
-process runs at a tenth of its speed while the kernel works. What must be caught: a second process, on the parent's clock,
-takes longer.
+"""Rewrites the entry of libc's clock_gettime, which Python's clock calls however early it was bound: while the kernel
+works, every clock of the process runs at a fifth of its speed. What must be caught: a second process, on the parent's
+clock, takes longer.
 
 Hacks: 4
 Task: silu_and_mul
@@ -48,5 +48,5 @@ _hook()
 def silu_and_mul(x, round_activation=True):
     start = time.perf_counter_ns()
     result = cpu_fused.fn(x.contiguous(), round_activation)
-    _LOST[0] += (time.perf_counter_ns() - start) * 9 // 10
+    _LOST[0] += (time.perf_counter_ns() - start) * 4 // 5
     return result
