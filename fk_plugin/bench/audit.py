@@ -104,7 +104,7 @@ def workers() -> set[str]:
     """
     main = threading.main_thread()
     found = {f"thread {t.name} {t.native_id}" for t in threading.enumerate() if t is not main and t.is_alive()}
-    for task in _tasks():
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
         try:
             found |= {f"process {pid}" for pid in (task / "children").read_text().split()}
         except OSError:
@@ -131,7 +131,3 @@ def _on_cpu_ns(name: str) -> int:
         return int(Path(f"/proc/{os.getpid()}/task/{name.split()[-1]}/schedstat").read_text().split()[0])
     except (OSError, IndexError):
         return 0  # it has ended
-
-
-def _tasks() -> list[Path]:
-    return list(Path(f"/proc/{os.getpid()}/task").iterdir())

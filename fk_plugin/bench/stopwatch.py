@@ -198,9 +198,7 @@ class Stopwatch:
         seen: dict[str, Outside] = {}
         for attempt in range(1, _OUTSIDE_ATTEMPTS + 1):
             self._outside(group, seen)
-            around = seen[""].run_s if "" in seen else 0.0
-            unsure = _OUTSIDE_SLACK_S[self.setting.device] + seen["c"].unsure_s + _AROUND_VARIES * around
-            mine, base = self._per_call(seen)
+            mine, base, unsure = self._per_call(seen)
             # One run of the baseline may meet another program on the machine, and excuse what should not be.
             enough = attempt >= _OUTSIDE_LEAST[self.setting.device]
             if enough and (base + unsure) * factor >= ratio.low * max(mine - unsure, 0.0):
@@ -228,12 +226,12 @@ class Stopwatch:
             found = measure.by_parent_clock(of, self.workload, plan, side, slower, self.moved)
             seen[key] = found.better(seen[key]) if key in seen else found
 
-    @staticmethod
-    def _per_call(seen: dict[str, Outside]) -> tuple[float, float]:
-        """Seconds of the candidate's call, late reading included, and of the baseline's."""
+    def _per_call(self, seen: dict[str, Outside]) -> tuple[float, float, float]:
+        """Seconds of the candidate's call, late reading included; of the baseline's; and what both are unsure by."""
         around = seen[""].run_s if "" in seen else 0.0
         late = max(seen["c"].read_s - seen["b"].read_s - _READING_VARIES_S, 0.0)
-        return max(seen["c"].run_s - around, 0.0) + late, max(seen["b"].run_s - around, 0.0)
+        unsure = _OUTSIDE_SLACK_S[self.setting.device] + seen["c"].unsure_s + _AROUND_VARIES * around
+        return max(seen["c"].run_s - around, 0.0) + late, max(seen["b"].run_s - around, 0.0), unsure
 
     def _plain_time(self, group: Group) -> float:
         """On a GPU: the claimed time itself, which another process must reach in the same mode."""

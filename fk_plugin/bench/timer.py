@@ -99,6 +99,6 @@ def for_device(device: str, mode: str, *, cold: bool, poison: bool = True) -> Ti
     """The timer of a device and mode: the CPU clock; CUDA graphs (also in mode compile) or eager calls."""
     if torch.device(device).type == "cpu":
         return CpuTimer()
-    from fk_plugin.bench.cuda_timer import EagerTimer, GraphTimer  # loaded already, see timing
+    from fk_plugin.bench.cuda_timer import EagerTimer, GraphTimer  # loaded already, see worker
 
     return EagerTimer(cold=cold) if mode == "eager" else GraphTimer(cold=cold, poison=poison)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fk_plugin.bench import calls, cuda_timer, region  # noqa: F401  cuda_timer binds clocks before any candidate
+from fk_plugin.bench import calls, region
 from fk_plugin.bench.compare import equal_bits
 from fk_plugin.bench.contents import build, unpack
 from fk_plugin.bench.tensors import tensors_in, write

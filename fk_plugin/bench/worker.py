@@ -24,6 +24,8 @@ with contextlib.suppress(ImportError):
 import torch._dynamo  # it replaces torch.manual_seed when imported, which must not look like a candidate's doing
 
 from fk_plugin import dispatch
+
+# cuda_timer here and not on first use: it binds the clocks, before any candidate.
 from fk_plugin.bench import audit, baselines, calls, cuda_timer, judge, locate, schema, timing
 from fk_plugin.bench.checks import without
 from fk_plugin.bench.contents import unpack
