@@ -8,11 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from fk_plugin.bench import environment, linter, statistics
+from fk_plugin.bench import compare, environment, linter, statistics
 from fk_plugin.bench.candidate import Correctness, Declined, describe_edge, hidden
 from fk_plugin.bench.child import Nursery, NurseryLost
 from fk_plugin.bench.files import Seal
 from fk_plugin.bench.group import Group
+from fk_plugin.bench.judge import expect
 from fk_plugin.bench.race import REGION, Race
 from fk_plugin.bench.rows import Row
 from fk_plugin.bench.setting import Setting
@@ -56,10 +57,13 @@ class Session:
     def __enter__(self) -> Session:
         """Lint the task, start the clean processes and let the baselines race."""
         setting = self.setting
-        self._lint()
         self._nursery = Nursery()
         try:
-            self._race = race = Race(self._nursery, setting)
+            with ThreadPoolExecutor(1) as beside:
+                warm = beside.submit(self._warm_up_oracle)
+                self._lint()
+                self._race = race = Race(self._nursery, setting)
+                warm.result()
             self.missing, self.environment = race.missing, environment.describe(setting.device)
             for workload in setting.workloads:
                 self.progress(f"baselines on {workload.name}")
@@ -88,6 +92,14 @@ class Session:
             self._nursery = Nursery()
             self._race.move(self._nursery)
             return candidate.all(Verdict(status=Status.CRASHED, reason=f"while it ran, {lost}"))
+
+    def _warm_up_oracle(self) -> None:
+        """Judge something while the processes load: on a GPU, first uses of float64 operators take seconds."""
+        setting = self.setting
+        if setting.device == "cuda" and setting.world == 1 and setting.task.compare == "numeric":
+            want = expect(setting.task, setting.workloads[0], setting.device, {"seed": 0})
+            for reference, oracle in zip(want.reference, want.oracle, strict=True):
+                compare.measure(reference, oracle, reference)
 
     def _lint(self) -> None:
         setting = self.setting

@@ -64,22 +64,27 @@ class Bench:
         candidate's results for `deliver`.
         """
         unpacked, timer = self._set_up(workload, mode, cold)
-        self._kept, copies, seconds, kinds = [], [], [], set()
+        self._kept, seconds = [], []
+        copies: list[list[torch.Tensor]] = []
+        kinds: set[str] = set()
         for side, recipes in schedule:
             if side == RENEW:
                 timer.renew()
                 continue
             if not self._worker.checks.on("fresh_timed"):
-                recipes = [schedule[0][1][0]] * len(recipes)
+                first = {s: r[0] for s, r in reversed(schedule) if s != RENEW}
+                recipes = [first.get("c", recipes[0])] * len(recipes)
             sets = [build(self._worker.task, unpacked, self._worker.device, r) for r in recipes]
             barrier()
             sample = timer.sample(side, self._fns[side], sets)
             seconds.append(sample.seconds)
-            if keep and side == "c":
+            if keep:  # for both sides, so that whatever is timed next finds the process in the same state
                 outputs = [self._outputs(args, result, mode) for args, result in sample.calls]
-                copies += [[t.clone() for t in ts] for ts in outputs]
-                self._kept += outputs
-                kinds |= {calls.type_name(t) for _, result in sample.calls for t in tensors_in(result)}
+                cloned = [[t.clone() for t in ts] for ts in outputs]
+                found = {calls.type_name(t) for _, result in sample.calls for t in tensors_in(result)}
+                if side == "c":
+                    copies, self._kept, kinds = copies + cloned, self._kept + outputs, kinds | found
+                del outputs, cloned
             del sample
         return {"seconds_per_call": seconds, "types": sorted(kinds - {""}), **self._afterwards(copies)}
 

@@ -116,7 +116,7 @@ def against_itself() -> None:
     """A/A: the interval contains 1 in 95 % of cells, and is narrower than 2 % above 20 us."""
     from fk_plugin.bench.session import Session
 
-    cells = []
+    cells, samples = [], []
     for attribute, kernel in (
         ("SILU_AND_MUL", "triton_rows"), ("RMS_NORM", "triton_rows"), ("SOFTMAX", "triton_chunks"),
     ):  # fmt: skip
@@ -127,7 +127,7 @@ def against_itself() -> None:
         names = [n for n in found if not n.endswith(("decode-8", "decode-128"))]
         for mode in ("graph", "eager"):
             chosen = setting(spec, names, mode=mode, baselines=("itself",), edge_workloads=(), hidden=0,
-                             budget_s=0.8, least=20, most=40)  # fmt: skip
+                             budget_s=1.5 if mode == "graph" else 6.0, least=40, most=60)  # fmt: skip
             for row in Session(chosen).run([kernel]):
                 if row.ratio is None:
                     note("A/A", f"{attribute} {row.workload} {mode}", False, str(row.verdict))
@@ -135,6 +135,7 @@ def against_itself() -> None:
                 cells.append((f"{attribute} {mode}", row.workload, row.candidate_s, row.ratio))
                 if row.warm is not None:
                     cells.append((f"{attribute} {mode} warm", row.workload, row.candidate_s, row.warm))
+                samples.append({"cell": f"{attribute} {mode} {row.workload}", **row.samples})
     inside = sum(ratio.low <= 1 <= ratio.high for _, _, _, ratio in cells)
     for name, workload, seconds, ratio in cells:
         if not ratio.low <= 1 <= ratio.high or (seconds > 20e-6 and ratio.half_width > 0.02):
@@ -142,7 +143,8 @@ def against_itself() -> None:
             print(f"     A/A outlier: {name} {workload} {text}", flush=True)
     wide = [c for c in cells if c[2] > 20e-6 and c[3].half_width > 0.02]
     data = [{"cell": f"{n} {w}", "us": s * 1e6, "ratio": [r.value, r.low, r.high]} for n, w, s, r in cells]
-    note("A/A", "interval contains 1.00", inside >= 0.95 * len(cells), f"{inside} of {len(cells)} cells", cells=data)
+    note("A/A", "interval contains 1.00", inside >= 0.95 * len(cells), f"{inside} of {len(cells)} cells", cells=data,
+         samples=samples)  # fmt: skip
     over = sum(c[2] > 20e-6 for c in cells)
     note("A/A", "narrower than 2 % above 20 us", not wide, f"{over - len(wide)} of {over} cells")
 
@@ -157,7 +159,7 @@ def copies() -> None:
     seconds: dict[str, dict[str, float]] = {}
     for mode in ("graph", "eager"):
         plain = [*sizes, "slow-256-MiB"] if mode == "graph" else [sizes[-1], "slow-256-MiB"]
-        base = setting(spec, plain, mode=mode, baselines=("reference",))
+        base = setting(spec, plain, mode=mode, baselines=("reference",), budget_s=1.5 if mode == "graph" else 6.0)
         with Session(base) as session:
             for name in ("copy", "slow_prepare", "side_stream", *(("unjoined",) if mode == "eager" else ())):
                 few = tuple(w for w in base.workloads if name == "copy" or w.name == sizes[-1])

@@ -20,7 +20,7 @@ _DONE = []
 def _set_aside():
     words = Path("/proc/self/maps").read_text().split()
     runtime = ctypes.CDLL(next(word for word in words if "/libcudart" in word))
-    runtime.cudaDeviceSetLimit(0x06, ctypes.c_size_t(8 << 20))
+    runtime.cudaDeviceSetLimit(0x06, ctypes.c_size_t(24 << 20))
 
 
 def silu_and_mul(x, round_activation=True):

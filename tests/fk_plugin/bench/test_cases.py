@@ -13,6 +13,7 @@ from fk_plugin.bench.measure import Plan, Samples
 from fk_plugin.bench.rows import Row
 from fk_plugin.bench.status import Status
 from fk_plugin.bench.tensors import Fenced, copy_storages, read, upcast, write
+from fk_plugin.bench.timing import RENEW
 from fk_plugin.task import Task, Workload
 
 TOY = Path(__file__).with_name("toy.py")
@@ -258,6 +259,30 @@ def test_case_52_both_sides_get_the_same_kind_of_call() -> None:
     seeds = [recipe["seed"] for _, recipes in how["schedule"] for recipe in recipes]  # type: ignore[union-attr]
     assert sides.count("b") == sides.count("c") == 8 and len(set(seeds)) == 16
     assert sides != ["b", "c"] * 8, "the order is random"
+
+
+def test_first_round_after_buffers_are_made_anew_does_not_count() -> None:
+    """Slow where memory was just mapped; its calls are judged like all others."""
+    plan = Plan(mode="graph", cold=True, calls=2)
+
+    class Fake:
+        ranks = (object(),)
+
+        def ask(self, op: str, schedule: list[tuple[str, list[object]]], **how: object) -> list[dict[str, object]]:
+            seconds, fresh = [], 0
+            for side, _ in schedule:
+                if side == RENEW:
+                    fresh = 2
+                else:
+                    seconds.append(9.0 if fresh else 1.0)
+                    fresh = max(fresh - 1, 0)
+            return [{"seconds_per_call": seconds, "seconds": 1.0}]
+
+    clock = measure.Clock(Fake(), SCALE.workloads[0], plan, ["b", "c"])  # type: ignore[arg-type]
+    _, kept = clock.rounds(6, keep=True)
+    clock.rounds(4, keep=True)
+    assert clock.samples.seconds == {"b": [1.0] * 10, "c": [1.0] * 10}
+    assert len(kept) == (6 + 2) * 2, "blocks begin at rounds 0 and 4"
 
 
 def test_case_54_two_crashes_are_not_equal(examine: Callable[..., list[Row]]) -> None:
