@@ -17,8 +17,13 @@ from pathlib import Path
 
 from fk_plugin import env
 
-# fp-contract off: a fused multiply-add would skip a rounding that the task's definition has.
-_FLAGS = ("-O3", "-march=native", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-std=gnu11")
+# fp-contract off: a fused multiply-add would skip a rounding that the task's definition has. no-trapping-math: nobody
+# reads the exception flags, and to keep them GCC leaves loops with comparisons unvectorised where there are no masks
+# (AVX2: silu_and_mul 5.7x slower).
+_FLAGS = (
+    "-O3", "-march=native", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
+    "-std=gnu11",
+)  # fmt: skip
 
 
 def load(source: Path) -> ctypes.CDLL:
