@@ -42,6 +42,11 @@ class Binding:
         return self.target.split(":")[1].split(".")[0]
 
     @property
+    def site(self) -> str:
+        """The class as "module:Class"; rows of several tasks may share it."""
+        return f"{self.module}:{self.owner}"
+
+    @property
     def module(self) -> str:
         """The module the class is defined in."""
         return self.target.split(":")[0]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from fk_plugin import dispatch, proof
+from fk_plugin.adapter import Binding
 from fk_plugin.env import Mode, Settings
 from fk_plugin.errors import StrictError
 
 log = logging.getLogger("fk_plugin")
 
+_DECLINED: set[tuple[str, str]] = set()
 SITE = "_fk_site"  # attribute that holds a module's qualified name
 
 
@@ -88,16 +91,19 @@ def stood_down(sentences: Iterable[str], settings: Settings) -> None:
             raise refused(sentence)
 
 
-def trace_calls(task: str, owner: type, method: str) -> None:
-    """Count the engine's own calls of `owner.method` at each module, for a run with FK_TRACE=1. Twice is once."""
-    raw = owner.__dict__[method]
+def trace_calls(owner: type, method: str, task_of: Callable[..., str]) -> None:
+    """Count the engine's own calls of `owner.method` at each module, for a run with FK_TRACE=1. Twice is once.
+
+    `task_of` takes the call's arguments and says which task it is; a class may meet several.
+    """
+    raw = inspect.getattr_static(owner, method)  # also one that the class inherits
     original = raw.__func__ if isinstance(raw, staticmethod) else raw
     if getattr(original, "_fk_traced", False):
         return
 
     @functools.wraps(original)
     def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        proof.count(f"engine|{task}|{getattr(self, SITE, 'outside the model')}")
+        proof.count(f"engine|{task_of(self, *args, **kwargs)}|{getattr(self, SITE, 'outside the model')}")
         return original(*args, **kwargs) if isinstance(raw, staticmethod) else original(self, *args, **kwargs)
 
     counted._fk_traced = True  # type: ignore[attr-defined]
@@ -110,6 +116,30 @@ def name_sites(model: Any, owners: Iterable[type]) -> None:
     for name, module in model.named_modules():
         if isinstance(module, classes):
             setattr(module, SITE, name)
+
+
+def operator_call(binding: Binding) -> Callable[..., Any]:
+    """The operator of a binding's task with the arguments that its site fixes."""
+    import torch
+
+    from fk_plugin import registry
+
+    dispatch.operator(registry.task(binding.task))
+    operator, arguments = getattr(torch.ops.fk, binding.task), dict(binding.arguments)
+
+    def call(*args: Any) -> Any:
+        return operator(*args, **arguments)
+
+    return call
+
+
+def declined(tasks: Iterable[str], owner: str, reason: str) -> None:
+    """Note, once, that a site is left to the engine although it could be bound."""
+    for task in tasks:
+        if (task, owner) not in _DECLINED:
+            _DECLINED.add((task, owner))
+            proof.event("declined", task=task, owner=owner, reason=reason)
+            log.info("fk-plugin declines %s at %s: %s", task, owner, reason)
 
 
 def put_in_force(kernels: Any, settings: Settings) -> None:

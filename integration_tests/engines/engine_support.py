@@ -60,22 +60,23 @@ def engine(name: str, model: Path, folder: Path, *, eager: bool = True, **enviro
         yield started
 
 
-def assert_proofs(run: Run, sites: int) -> None:
-    """Recompute from the raw counts what the run claims: sites, calls = sites x forwards, nothing when off."""
+def assert_proofs(run: Run, **sites: int) -> None:
+    """`sites` are calls per forward by task. Recompute from the raw counts what the run claims: sites, calls = sites x forwards, nothing when off."""
     assert run.status == 0, run.output
     assert run.data["passed"] is True
-    assert run.data["sites_per_forward"] == {"silu_and_mul": sites}
+    assert {task: run.data["sites_per_forward"][task] for task in sites} == sites
     for start in run.data["plugged"]:
         assert start["processes"], "no process reported for itself"
         for process in start["processes"]:
-            assert process["bound"] == {"silu_and_mul": sites}
+            assert process["bound"].keys() == sites.keys() and all(process["bound"].values()), process["bound"]
             assert process["forwards"] > 10
-            assert process["seen"] == {"silu_and_mul": sites * process["forwards"]}
+            assert process["seen"] == {task: count * process["forwards"] for task, count in sites.items()}
     for start in run.data["baseline"]:
         assert [p["seen"] for p in start["processes"]] == [{}]
         assert all(p["forwards"] > 10 for p in start["processes"])
-    canary = run.check("canary, silu_and_mul")
-    assert canary["passed"] and "the wrong silu_and_mul is refused" in canary["detail"]
+    for task in sites:
+        canary = run.check(f"canary, {task}")
+        assert canary["passed"] and f"the wrong {task} is refused" in canary["detail"]
     for row in run.data["accuracy"]:
         assert row["passed"] and row["mean"] <= 2.5 * max(row["floor"]["mean"], 0.001), row
 

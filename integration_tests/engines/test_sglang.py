@@ -20,13 +20,15 @@ from fk_plugin.e2e.client import EngineFailed
 pytestmark = pytest.mark.engine
 pytest.importorskip("sglang")
 
+KERNELS = "silu_and_mul=cpu_fused,rms_norm=cpu_rows,fused_add_rms_norm=cpu_rows,rotary_embedding=cpu_pairs"
+
 SMALL = ("--requests", "4", "--input-len", "16", "--output-len", "8", "--starts", "1", "--passes", "1",
          "--max-batched-tokens", "64")  # fmt: skip
 
 
 def test_real_weights_proved_and_accurate(e2e: Callable[..., Run]) -> None:
-    run = e2e("sglang", "--model", "smollm2", "--kernels", "silu_and_mul=cpu_fused", "--starts", "1", "--passes", "2")
-    assert_proofs(run, sites=30)
+    run = e2e("sglang", "--model", "smollm2", "--kernels", KERNELS, "--starts", "1", "--passes", "2")
+    assert_proofs(run, silu_and_mul=30, rms_norm=1, fused_add_rms_norm=60, rotary_embedding=30)
 
 
 def test_a_kernel_wrong_by_ten_percent_fails_the_accuracy_check(e2e: Callable[..., Run], tmp_path: Path) -> None:

@@ -14,13 +14,15 @@ from fk_plugin.e2e.client import EngineFailed
 pytestmark = pytest.mark.engine
 pytest.importorskip("vllm")
 
+KERNELS = "silu_and_mul=cpu_fused,rms_norm=cpu_rows,fused_add_rms_norm=cpu_rows"
+
 
 def test_default_mode_on_real_weights(e2e: Callable[..., Run]) -> None:
     """Inductor sets custom_ops to "none", which silently unplugs every out-of-tree class that does not insist."""
-    run = e2e("vllm", "--model", "smollm2", "--kernels", "silu_and_mul=cpu_fused", "--starts", "1", "--passes", "2")
+    run = e2e("vllm", "--model", "smollm2", "--kernels", KERNELS, "--starts", "1", "--passes", "2")
     assert run.data["engine_resolved"]["custom_ops"] == "none"
     assert run.data["engine_resolved"]["compilation"] != "NONE"
-    assert_proofs(run, sites=30)
+    assert_proofs(run, silu_and_mul=30, rms_norm=1, fused_add_rms_norm=60)
 
 
 def test_eager(e2e: Callable[..., Run]) -> None:
@@ -28,7 +30,7 @@ def test_eager(e2e: Callable[..., Run]) -> None:
               "--requests", "4", "--input-len", "16", "--output-len", "12", "--starts", "1", "--passes", "1",
               "--max-batched-tokens", "64")  # fmt: skip
     assert run.data["engine_resolved"]["custom_ops"] == "all"
-    assert_proofs(run, sites=4)
+    assert_proofs(run, silu_and_mul=4)
 
 
 def test_strict_ends_the_run_on_a_kernel_error(tiny: Path, tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """The vLLM plugin function: twice is once, the operator keeps its name, another plugin's class stays."""
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -49,26 +47,17 @@ print("ok")
 """
 
 
-def _run(code: str, **variables: str) -> str:
-    base = {k: v for k, v in os.environ.items() if not k.startswith("FK_") or k == "FK_CACHE_DIR"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**base, **variables}, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    return done.stdout + done.stderr
-
-
-def test_installing_twice_is_harmless_and_the_name_survives() -> None:
-    assert "ok" in _run(_TWICE, FK_KERNELS="silu_and_mul=cpu_fused")
+def test_installing_twice_is_harmless_and_the_name_survives(run: Callable[..., str]) -> None:
+    assert "ok" in run(_TWICE, FK_KERNELS="silu_and_mul=cpu_fused")
 
 
 @pytest.mark.parametrize("mode", ["auto", "strict"])
-def test_another_plugin_in_the_slot_keeps_it(mode: str) -> None:
-    said = _run(_FOREIGN, FK_KERNELS="silu_and_mul=cpu_fused", FK_PLUGIN=mode)
+def test_another_plugin_in_the_slot_keeps_it(run: Callable[..., str], mode: str) -> None:
+    said = run(_FOREIGN, FK_KERNELS="silu_and_mul=cpu_fused", FK_PLUGIN=mode)
     sentence = "silu_and_mul: SiluAndMul is already replaced by __main__.Theirs"
     assert sentence in said
     assert ("StrictError" in said) == (mode == "strict")
 
 
-def test_without_configuration_nothing_is_touched() -> None:
-    assert "ok" in _run(_UNCONFIGURED)
+def test_without_configuration_nothing_is_touched(run: Callable[..., str]) -> None:
+    assert "ok" in run(_UNCONFIGURED)

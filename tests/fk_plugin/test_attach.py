@@ -88,7 +88,7 @@ def test_a_trace_counts_each_site_by_name_and_wraps_once(folder: Path) -> None:
             return x
 
     for _ in range(2):
-        attach.trace_calls("t", Owner, "forward")
+        attach.trace_calls(Owner, "forward", lambda *_: "t")
     model = torch.nn.Sequential(Owner(), Owner())
     attach.name_sites(model, [Owner])
     model[0](torch.ones(1))

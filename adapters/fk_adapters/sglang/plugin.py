@@ -10,6 +10,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
+from fk_adapters.sglang import fallbacks, sites
 from fk_adapters.sglang.bindings import ADAPTER
 from fk_plugin import attach, dispatch, env, proof, registry, select
 from fk_plugin.adapter import Binding, matching
@@ -47,8 +48,8 @@ def _register() -> None:
     good, refused = matching(ADAPTER, plan.kernels, sglang.__version__, device)
     attach.stood_down(refused, settings)
     attach.put_in_force({b.task: plan.kernels[b.task] for b in good}, settings)
-    for binding in good:
-        _bind(binding)
+    for target in dict.fromkeys(b.target for b in good):
+        _bind([b for b in good if b.target == target])
     _State.settings = settings
     proof.event("installed", engine="sglang", version=sglang.__version__, device=device, kernels=plan.fingerprint)
     _hook(_LOAD_MODEL, _model_loaded, "AFTER")
@@ -72,27 +73,16 @@ def _hook(target: str, hook: Callable[..., Any], kind: str) -> None:
         HookRegistry.register(target, hook, HookType[kind])
 
 
-def _bind(binding: Binding) -> None:
-    if binding.task in _State.bindings:
+def _bind(rows: list[Binding]) -> None:
+    """Put one hook around one method, which all `rows` share."""
+    if any(b.task in _State.bindings for b in rows):
         return
-    import torch
-
-    operator = dispatch.operator(registry.task(binding.task))
-    owner: Any = pkgutil.resolve_name(f"{binding.module}:{binding.owner}")
-    original = owner.__dict__[binding.method]
-    call = getattr(torch.ops.fk, binding.task)
-    arguments = dict(binding.arguments)
-    # The engine's own code needs no module state at this site, so None stands in for it.
-    operator.set_fallback(
-        f"sglang.{binding.owner}.{binding.method}", lambda x, round_activation=True: original(None, x)
-    )
-
-    def around(_original: Any, _self: Any, x: Any) -> Any:
-        return call(x, **arguments)
-
-    around._fk_task = binding.task  # type: ignore[attr-defined]
-    _hook(binding.target.replace(":", "."), around, "AROUND")
-    _State.bindings[binding.task] = binding
+    calls = {}
+    for binding in rows:
+        calls[binding.task] = attach.operator_call(binding)
+        dispatch.operator(registry.task(binding.task)).set_fallback(*fallbacks.of(binding))
+        _State.bindings[binding.task] = binding
+    _hook(rows[0].target.replace(":", "."), sites.of(rows[0].owner).hook(calls), "AROUND")
 
 
 def _bound(task: str, module: Any) -> bool:
@@ -102,7 +92,7 @@ def _bound(task: str, module: Any) -> bool:
     binding = _State.bindings.get(task)
     if binding is None or binding.target.replace(":", ".") not in HookRegistry._patched:
         return False
-    owner: Any = pkgutil.resolve_name(f"{binding.module}:{binding.owner}")
+    owner: Any = pkgutil.resolve_name(binding.site)
     reached = getattr(getattr(module, "_forward_method", None), "__func__", None)
     return isinstance(module, owner) and reached is owner.__dict__[binding.method]
 
@@ -111,11 +101,12 @@ def _model_loaded(_result: Any, runner: Any, *_: Any, **__: Any) -> None:
     settings = _State.settings
     assert settings is not None
     if settings.trace:
-        attach.name_sites(runner.model, [pkgutil.resolve_name(f"{b.module}:{b.owner}") for b in ADAPTER.bindings])
+        attach.name_sites(
+            runner.model, [pkgutil.resolve_name(site) for site in dict.fromkeys(b.site for b in ADAPTER.bindings)]
+        )
     attach.model_loaded(runner.model, settings, planned=list(_State.bindings), bound=_bound)
 
 
 def _trace(version: str, device: str) -> None:
     for binding in ADAPTER.select(version, device):
-        owner: Any = pkgutil.resolve_name(f"{binding.module}:{binding.owner}")
-        attach.trace_calls(binding.task, owner, binding.method)
+        attach.trace_calls(pkgutil.resolve_name(binding.site), binding.method, sites.of(binding.owner).task_of)

@@ -1,29 +1,74 @@
 """The table: which callables of which vLLM versions compute which task. A new version is one more row."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from fk_plugin.adapter import Adapter, Binding
 
-_ACTIVATION = "vllm.model_executor.layers.activation"
-
-BINDINGS = (
-    Binding(
-        engine="vllm",
-        versions=">=0.26,<0.27",
-        device="cuda",
-        task="silu_and_mul",
-        target=f"{_ACTIVATION}:SiluAndMul.forward_cuda",
-        signature="(self, x: torch.Tensor) -> torch.Tensor",
-        arguments={"round_activation": True},
-    ),
-    Binding(
-        engine="vllm",
-        versions=">=0.26,<0.27",
-        device="cpu",
-        task="silu_and_mul",
-        target=f"{_ACTIVATION}:SiluAndMul.forward_cpu",
-        signature="(self, x: torch.Tensor) -> torch.Tensor",
-        arguments={"round_activation": True},
-    ),
+_LAYERS = "vllm.model_executor.layers"
+_ACTIVATION, _NORM, _ROTARY = f"{_LAYERS}.activation", f"{_LAYERS}.layernorm", f"{_LAYERS}.rotary_embedding"
+_PLAIN = "(self, x: torch.Tensor) -> torch.Tensor"
+_ADD = (
+    "(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
 )
+_INHERITED = "(self, *args, **kwargs)"  # CustomOp.forward_cpu
+_ROPE = (
+    "(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) "
+    "-> tuple[torch.Tensor, torch.Tensor | None]"
+)
+# vLLM replaces a class by its exact name, so each subclass that keeps RotaryEmbedding's forward has a row of its own.
+_ROPE_CLASSES = (
+    "base:RotaryEmbedding",
+    "llama3_rope:Llama3RotaryEmbedding",
+    "linear_scaling_rope:LinearScalingRotaryEmbedding",
+    "dynamic_ntk_scaling_rope:DynamicNTKScalingRotaryEmbedding",
+    "dynamic_ntk_alpha_rope:DynamicNTKAlphaRotaryEmbedding",
+    "ntk_scaling_rope:NTKScalingRotaryEmbedding",
+    "yarn_scaling_rope:YaRNScalingRotaryEmbedding",
+    "gemma4_rope:Gemma4RotaryEmbedding",
+)
+
+
+def _rows(
+    versions: str,
+    task: str,
+    owner: str,
+    signatures: tuple[str, str],
+    *,
+    cuda: Mapping[str, Any],
+    cpu: Mapping[str, Any],
+) -> list[Binding]:
+    """One row for each device: the signature of forward_cuda and of forward_cpu, the task's arguments there."""
+    return [
+        Binding(
+            engine="vllm", versions=versions, device=device, task=task, target=f"{owner}.forward_{device}",
+            signature=signature, arguments=arguments,
+        )
+        for device, signature, arguments in (("cuda", signatures[0], cuda), ("cpu", signatures[1], cpu))
+    ]  # fmt: skip
+
+
+def _table(versions: str) -> list[Binding]:
+    def both(**arguments: Any) -> dict[str, dict[str, Any]]:
+        return {"cuda": arguments, "cpu": arguments}
+
+    norm, plain = f"{_NORM}:RMSNorm", (_PLAIN, _PLAIN)
+    return [
+        *_rows(versions, "silu_and_mul", f"{_ACTIVATION}:SiluAndMul", plain, **both(round_activation=True)),
+        *_rows(versions, "gelu_and_mul", f"{_ACTIVATION}:GeluAndMul", plain, **both(round_activation=True)),
+        *_rows(versions, "rms_norm", norm, (_ADD, _INHERITED), **both(rounding="weight")),
+        *_rows(versions, "fused_add_rms_norm", norm, (_ADD, _INHERITED), **both(rounding="weight")),
+        *(
+            row
+            for path in _ROPE_CLASSES
+            # The CUDA operator computes in the values' own dtype, the CPU operator in float32.
+            for row in _rows(versions, "rotary_embedding", f"{_ROTARY}.{path}", (_ROPE, _ROPE),
+                             cuda={"round_products": True}, cpu={"round_products": False})
+        ),
+    ]  # fmt: skip
+
+
+BINDINGS = tuple(_table(">=0.26,<0.27"))
 
 ADAPTER = Adapter(
     engine="vllm",

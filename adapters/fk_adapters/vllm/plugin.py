@@ -12,9 +12,9 @@ import logging
 import pkgutil
 from typing import Any
 
-from fk_adapters.vllm import fallbacks
+from fk_adapters.vllm import fallbacks, sites
 from fk_adapters.vllm.bindings import ADAPTER
-from fk_plugin import attach, env, proof, select
+from fk_plugin import attach, dispatch, env, proof, registry, select
 from fk_plugin.adapter import Binding, matching
 
 log = logging.getLogger("fk_plugin")
@@ -22,7 +22,7 @@ log = logging.getLogger("fk_plugin")
 
 class _State:
     bindings: tuple[Binding, ...] = ()
-    classes: dict[str, type] = {}  # task -> our class
+    classes: dict[str, type] = {}  # site -> our class
     settings: env.Settings | None = None
 
 
@@ -45,8 +45,8 @@ def register() -> None:
     attach.stood_down(refused, settings)
     good = [b for b in good if _slot_is_free(b, settings)]
     attach.put_in_force({b.task: plan.kernels[b.task] for b in good}, settings)
-    for binding in good:
-        _bind(binding)
+    for site in dict.fromkeys(b.site for b in good):
+        _bind([b for b in good if b.site == site])
     if good:
         # vLLM reuses ahead-of-time artifacts by key, and the key knows nothing of plugins: without this a graph
         # compiled before the plugin was installed is loaded and no kernel of ours is ever called.
@@ -61,7 +61,7 @@ def _slot_is_free(binding: Binding, settings: env.Settings) -> bool:
     from vllm.model_executor.custom_op import op_registry_oot
 
     held = op_registry_oot.get(binding.owner)
-    if held is None or held is _State.classes.get(binding.task):
+    if held is None or held is _State.classes.get(binding.site):
         return True
     attach.stood_down(
         [f"{binding.task}: {binding.owner} is already replaced by {held.__module__}.{held.__qualname__}"], settings
@@ -69,66 +69,75 @@ def _slot_is_free(binding: Binding, settings: env.Settings) -> bool:
     return False
 
 
-def _bind(binding: Binding) -> None:
-    if binding.task in _State.classes:
+def _bind(rows: list[Binding]) -> None:
+    """Register the replacement of one class, which all `rows` share."""
+    first = rows[0]
+    if first.site in _State.classes:
         return
     from vllm.model_executor.custom_op import CustomOp
 
-    in_tree: Any = pkgutil.resolve_name(f"{binding.module}:{binding.owner}")
-    name, fallback = fallbacks.of(binding)
-    replacement = _replacement(in_tree, binding)
-    _operator(binding).set_fallback(name, fallback)
+    in_tree: Any = pkgutil.resolve_name(first.site)
+    calls = {}
+    for binding in rows:
+        calls[binding.task] = attach.operator_call(binding)
+        dispatch.operator(registry.task(binding.task)).set_fallback(*fallbacks.of(binding))
+    replacement = _replacement(in_tree, first, calls)
     in_tree_name = in_tree.name
-    CustomOp.register_oot(replacement, name=binding.owner)
+    CustomOp.register_oot(replacement, name=first.owner)
     # register_oot writes the class name over the operator's name, and "+silu_and_mul" would no longer mean it.
     replacement.name = in_tree_name
-    _State.classes[binding.task] = replacement
+    _State.classes[first.site] = replacement
 
 
-def _operator(binding: Binding) -> Any:
-    from fk_plugin import dispatch, registry
-
-    return dispatch.operator(registry.task(binding.task))
-
-
-def _replacement(in_tree: Any, binding: Binding) -> Any:
-    """A subclass of the engine's class whose method for this device calls our operator."""
-    import torch
+def _replacement(in_tree: Any, row: Binding, calls: sites.Calls) -> Any:
+    """A subclass of the engine's class whose method for this device calls our operators."""
     from vllm.config import get_cached_compilation_config
 
-    _operator(binding)
-    operator = getattr(torch.ops.fk, binding.task)
-    arguments = dict(binding.arguments)
+    site = sites.of(row.owner)
+    own = getattr(in_tree, row.method)
 
     class Replacement(in_tree):
         @classmethod
         def enabled(cls) -> bool:
             # Under Inductor custom_ops defaults to "none", which means the engine's generic code; the user can
             # still refuse by name.
-            return f"-{cls.name}" not in get_cached_compilation_config().custom_ops
+            config = get_cached_compilation_config()
+            if site.declines(config):
+                return bool(super().enabled())
+            return f"-{cls.name}" not in config.custom_ops
 
-    def forward(self: Any, x: Any) -> Any:
-        return operator(x, **arguments)
+        def dispatch_forward(self, *args: Any, **kwargs: Any) -> Any:
+            """Where the site declines, vLLM's own method instead of ours; the graph then stays what it was."""
+            reason = site.declines(get_cached_compilation_config())
+            chosen = super().dispatch_forward(*args, **kwargs)
+            if reason is None:
+                return chosen
+            attach.declined(list(calls), row.owner, reason)
+            ours = getattr(chosen, "__func__", None) is Replacement.__dict__[row.method]
+            return functools.partial(own, self) if ours else chosen
 
-    setattr(Replacement, binding.method, forward)
+    setattr(Replacement, row.method, site.method(calls, own))
     Replacement.__name__ = Replacement.__qualname__ = f"Fk{in_tree.__name__}"
     return Replacement
 
 
 def _bound(task: str, module: Any) -> bool:
     """Whether this module is ours and its dispatch reaches our method (custom_ops may have refused it)."""
-    ours = _State.classes.get(task)
-    if ours is None or type(module) is not ours:
-        return False
-    method = next(b.method for b in _State.bindings if b.task == task)
-    reached: Any = getattr(module._forward_method, "__func__", None)
-    return reached is ours.__dict__[method]
+    for binding in _State.bindings:
+        ours = _State.classes.get(binding.site)
+        if binding.task == task and type(module) is ours:
+            reached: Any = getattr(module._forward_method, "__func__", None)
+            return reached is ours.__dict__[binding.method]
+    return False
 
 
 def _trace(version: str, device: str) -> None:
     for binding in ADAPTER.select(version, device):
-        owner: Any = pkgutil.resolve_name(f"{binding.module}:{binding.owner}")
-        attach.trace_calls(binding.task, owner, binding.method)
+        attach.trace_calls(pkgutil.resolve_name(binding.site), binding.method, sites.of(binding.owner).task_of)
+
+
+def _owners() -> list[type]:
+    return [pkgutil.resolve_name(site) for site in dict.fromkeys(b.site for b in ADAPTER.bindings)]
 
 
 def _watch_model_loading() -> None:
@@ -144,8 +153,8 @@ def _watch_model_loading() -> None:
         settings = _State.settings
         assert settings is not None
         if settings.trace:
-            attach.name_sites(model, [pkgutil.resolve_name(f"{b.module}:{b.owner}") for b in ADAPTER.bindings])
-        attach.model_loaded(model, settings, planned=[b.task for b in _State.bindings], bound=_bound)
+            attach.name_sites(model, _owners())
+        attach.model_loaded(model, settings, planned=list(dict.fromkeys(b.task for b in _State.bindings)), bound=_bound)
         return model
 
     load_model._fk_watched = True  # type: ignore[attr-defined]

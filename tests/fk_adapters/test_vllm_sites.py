@@ -1,0 +1,117 @@
+"""Every class of vLLM that a row names, built as vLLM builds it: our operator is called, and the numbers are vLLM's."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("vllm")
+
+ALL = "rms_norm=cpu_rows,fused_add_rms_norm=cpu_rows,gelu_and_mul=cpu_fused,rotary_embedding=cpu_pairs"
+
+_SETUP = """
+import torch
+from fk_adapters.vllm.plugin import register, _bound
+register()
+from fk_plugin import proof
+from vllm import _custom_ops
+from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.layernorm import RMSNorm
+def seen():
+    return {task: usage.seen for task, usage in proof.usage(proof.snapshot()).items()}
+torch.manual_seed(0)
+x, residual = (torch.randn(7, 64, dtype=torch.bfloat16) for _ in range(2))
+"""
+
+_NORMS = """
+with set_current_vllm_config(VllmConfig()):
+    for arguments in ({}, {"var_hidden_size": 32}, {"has_weight": False}):
+        layer = RMSNorm(64, 1e-5, dtype=torch.bfloat16, **arguments)
+        assert type(layer).__name__ == "FkRMSNorm" and isinstance(layer, RMSNorm)
+        assert _bound("rms_norm", layer) and _bound("fused_add_rms_norm", layer)
+        with torch.no_grad():
+            layer.weight.copy_(torch.randn(64))
+        assert torch.equal(layer(x), layer.forward_native(x)), arguments
+        expected = layer.forward_native(x.clone(), residual.clone())
+        for ours, theirs in zip(layer(x.clone(), residual.clone()), expected, strict=True):
+            assert torch.equal(ours, theirs), arguments
+assert seen() == {"rms_norm": 3, "fused_add_rms_norm": 3}, seen()
+"""
+
+_ONE_OF_TWO = """
+with set_current_vllm_config(VllmConfig()):
+    layer = RMSNorm(64, dtype=torch.bfloat16)
+    out, total = layer(x.clone(), residual.clone())
+    layer(x)
+assert seen() == {"rms_norm": 1}, seen()
+assert torch.equal(total, x + residual)
+"""
+
+_GELU = """
+from vllm.model_executor.layers.activation import GeluAndMul
+with set_current_vllm_config(VllmConfig()):
+    for approximate in ("none", "tanh"):
+        layer = GeluAndMul(approximate)
+        assert type(layer).__name__ == "FkGeluAndMul"
+        difference = (layer(x).float() - layer.forward_native(x).float()).abs().max()
+        assert difference < 0.02, (approximate, difference)
+        assert (layer(x).float() - GeluAndMul(approximate).forward_native(x).float()).abs().max() < 0.02
+assert seen() == {"gelu_and_mul": 4}, seen()
+"""
+
+_ROTARY = """
+import pkgutil
+from fk_adapters.vllm.bindings import ADAPTER
+rows = {b.site for b in ADAPTER.bindings if b.task == "rotary_embedding"}
+assert len(rows) == 8, rows
+import inspect
+settings = dict(
+    head_size=64, rotary_dim=64, max_position_embeddings=256, base=10000.0, is_neox_style=True, dtype=torch.bfloat16,
+    scaling_factor=2.0, scaling_factors=[2.0], scaling_alpha=2.0, low_freq_factor=1.0, high_freq_factor=4.0,
+    orig_max_position=128, max_trained_positions=128,
+)
+with set_current_vllm_config(VllmConfig()):
+    for site in sorted(rows):
+        cls, name, last = pkgutil.resolve_name(site), site.split(":")[1], torch.bfloat16
+        layer = cls(**{k: v for k, v in settings.items() if k in inspect.signature(cls.__init__).parameters})
+        assert type(layer).__name__ == f"Fk{name}" and _bound("rotary_embedding", layer)
+        query, key = torch.randn(7, 256, dtype=last), torch.randn(7, 128, dtype=last)
+        positions = torch.arange(7)
+        expected = layer.forward_native(positions, query.clone(), key.clone())
+        for ours, theirs in zip(layer(positions, query.clone(), key.clone()), expected, strict=True):
+            assert (ours.float() - theirs.float()).abs().max() < 0.05, name
+        alone, none = layer(positions, query.clone())
+        assert none is None and (alone.float() - expected[0].float()).abs().max() < 0.05
+assert seen() == {"rotary_embedding": 16}, seen()
+"""
+
+_DECLINES = """
+from vllm.config import CompilationMode
+from vllm.config.compilation import PassConfig
+config = VllmConfig()
+config.compilation_config.mode = CompilationMode.VLLM_COMPILE
+config.compilation_config.pass_config.fuse_norm_quant = {on}
+with set_current_vllm_config(config):
+    layer = RMSNorm(64, dtype=torch.bfloat16)
+    assert layer.enabled() is {enabled}, layer.enabled()
+    assert _bound("rms_norm", layer) is {enabled}
+    assert torch.equal(layer(x), layer.forward_native(x))
+assert bool(seen()) is {enabled}, seen()
+"""
+
+
+@pytest.mark.parametrize("code", [_NORMS, _GELU, _ROTARY], ids=["norms", "gelu", "rotary"])
+def test_each_class_calls_our_operator(run: Callable[..., str], code: str) -> None:
+    run(_SETUP + code, FK_KERNELS=ALL)
+
+
+def test_a_class_of_two_tasks_keeps_vllms_code_for_the_one_not_in_force(run: Callable[..., str]) -> None:
+    run(_SETUP + _ONE_OF_TWO, FK_KERNELS="rms_norm=cpu_rows")
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_norm_that_vllm_fuses_is_left_to_it(run: Callable[..., str], tmp_path: Path, on: bool) -> None:
+    """A fusion pass that does not find vLLM's norm says nothing, and the fused kernel is lost."""
+    run(_SETUP + _DECLINES.format(on=on, enabled=not on), FK_KERNELS=ALL, FK_PROOF_DIR=str(tmp_path))
+    said = "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
+    assert ("fuse_norm_quant fuses this norm" in said) == on
