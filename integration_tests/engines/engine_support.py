@@ -61,7 +61,10 @@ def engine(name: str, model: Path, folder: Path, *, eager: bool = True, **enviro
 
 
 def assert_proofs(run: Run, **sites: int) -> None:
-    """`sites` are calls per forward by task. Recompute from the raw counts what the run claims: sites, calls = sites x forwards, nothing when off."""
+    """Recompute from the raw counts what the run claims: calls = sites x forwards, nothing when off.
+
+    `sites` are the calls in one forward, by task.
+    """
     assert run.status == 0, run.output
     assert run.data["passed"] is True
     assert {task: run.data["sites_per_forward"][task] for task in sites} == sites

@@ -1,4 +1,4 @@
-"""Every class of SGLang that a row names, built as SGLang builds it: our operator is called, and the numbers are its."""
+"""Every class of SGLang that a row names, built as SGLang does: our operator is called, the numbers are SGLang's."""
 
 from collections.abc import Callable
 
