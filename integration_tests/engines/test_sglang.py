@@ -68,6 +68,8 @@ def test_strict_ends_the_run_on_a_kernel_error_and_auto_goes_on(tiny: Path, tmp_
     with engine("sglang", tiny, tmp_path / "auto", FK_PLUGIN="auto", **choice) as started:
         assert len(started.generate([[1, 2, 3]], max_tokens=2).completions[0].tokens) == 2
         keys = [key for counts in started.counts().values() for key in counts if key.startswith("fall|")]
+        said = fk("status", str(started.proof))
+    assert said.status == 1 and "failed" in said.output and "ArithmeticError: planted" in said.output
     assert keys and all("kernel error ArithmeticError" in key for key in keys)
 
 
