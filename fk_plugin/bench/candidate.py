@@ -119,7 +119,11 @@ class Correctness:
         for reply, want in zip(replies, wanted, strict=True):
             if want.computed and want.computed <= set(reply["computed"]):
                 names = ", ".join(sorted(want.computed))
-                raise Rejected(Status.FALLBACK, f"the result was computed by PyTorch's own {names}, as the reference's")
+                reason = (
+                    f"the result was computed by PyTorch's own {names}, as the reference's, which an engine has without "
+                    "a kernel; compute it another way"
+                )
+                raise Rejected(Status.FALLBACK, reason)
 
     def _repeat(self, workload: Workload, recipe: dict[str, Any], first: list[list[torch.Tensor]]) -> None:
         for _ in range(self.setting.repeats):

@@ -196,7 +196,9 @@ class Child:
             left = deadline - time.monotonic()
             if left <= 0:
                 self.close()
-                raise Rejected(Status.TIMEOUT, f"no answer within {timeout:.0f} s; its process was killed")
+                raise Rejected(
+                    Status.TIMEOUT, f"no answer within {timeout:.0f} s (see --timeout); its process was killed"
+                )
             if select.select([self._from], [], [], min(left, 0.05))[0]:
                 data = os.read(self._from, 1 << 20)
                 if not data:

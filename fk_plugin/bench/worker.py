@@ -171,8 +171,8 @@ class Worker:
         try:
             inspect.signature(self.kernel.fn).bind(*args)
         except TypeError as error:
-            wanted = ", ".join(self.signature.names)
-            raise Rejected(Status.LOAD_ERROR, f"wrong signature: {error}; expected ({wanted})") from error
+            wanted, came = ", ".join(self.signature.names), inspect.signature(self.kernel.fn)
+            raise Rejected(Status.LOAD_ERROR, f"wrong signature: expected ({wanted}), got {came}: {error}") from error
         return self.kernel.guard(*args) if self.kernel.guard is not None else None
 
     def op_call(self, workload: dict[str, Any], side: str = "c", **how: Any) -> dict[str, Any]:

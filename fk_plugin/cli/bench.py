@@ -23,14 +23,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("task", help="a task's name (see `fk list`), or FILE.py:TASK")
     parser.add_argument("--kernel", action="append", metavar="NAME|FILE.py[:NAME]", help="only this kernel; repeatable")
-    parser.add_argument("--workloads", default="*", metavar="GLOB", help="names of workloads, comma-separated patterns")
+    parser.add_argument(
+        "--workloads",
+        default="*",
+        metavar="GLOB",
+        help="names of workloads: patterns with *, comma-separated, in quotes",
+    )
     parser.add_argument("--mode", choices=("graph", "eager", "compile"), help="default: graph on CUDA, eager on a CPU")
     parser.add_argument("--baselines", default="", metavar="NAMES", help="comma-separated; default: all that can run")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where a GPU is visible")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write samples, errors and environment to this file")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="ranks, for tasks that need several")
-    parser.add_argument("--budget", type=float, default=6.0, metavar="SECONDS", help="timing per workload")
-    help_ = "longest request to a kernel, its import included"
+    parser.add_argument(
+        "--gpus", type=int, default=1, metavar="N", help="ranks, for tasks that need several (default 1)"
+    )
+    parser.add_argument("--budget", type=float, default=6.0, metavar="SECONDS", help="timing per workload (default 6)")
+    help_ = "longest request to a kernel, its import included (default 60)"
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help=help_)
     help_ = "host memory a kernel may add; default: half of the machine's, 24 at most"
     parser.add_argument("--memory", type=float, metavar="GIB", help=help_)
@@ -55,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     _show(report.table(rows, session), report.remarks(rows, session))
     if args.json is not None:
         report.save(args.json, report.as_json(rows, session, time.perf_counter() - start))
+        print(f"written to {args.json}")
     ran = any(row.verdict.status is not Status.DECLINED for row in rows)
     return 1 if any(row.failed for row in rows) or not ran else 0
 
