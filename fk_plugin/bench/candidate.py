@@ -120,8 +120,8 @@ class Correctness:
             if want.computed and want.computed <= set(reply["computed"]):
                 names = ", ".join(sorted(want.computed))
                 reason = (
-                    f"the result was computed by PyTorch's own {names}, as the reference's, which an engine has without "
-                    "a kernel; compute it another way"
+                    f"the result was computed by PyTorch's own {names}, as the reference's, which an engine has "
+                    "without a kernel; compute it another way"
                 )
                 raise Rejected(Status.FALLBACK, reason)
 

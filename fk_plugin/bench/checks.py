@@ -19,6 +19,7 @@ CHECKS = {
     "twin": "values that differ from the last call's only in a block in the middle",
     "fresh_timed": "new values in every timed call",
     "timed_outputs": "results of timed calls judged after the clock stopped",
+    "second_outputs": "results of calls on the parent's clock judged as well",
     "repeat": "equal inputs give equal bits",
     "rows": "rows alone equal rows in the batch, bit for bit",
     "edge": "edge workloads",

@@ -28,6 +28,7 @@ from fk_plugin.errors import FkError
 
 _SCRATCH = Path("/dev/shm")
 _PREFIX = "fk-bench-"
+_IMPORT_S, _ANSWER_S, _END_S = 300.0, 20.0, 10.0  # the zygote imports an engine, forks, ends
 _ROOM = 4 << 30  # results of large calls lie there until they are read; a container's default is 64 MiB
 
 
@@ -87,7 +88,11 @@ class Nursery:
         for child in self._children:
             child.close()
         self._channel.close()
-        self._process.wait()
+        try:
+            self._process.wait(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self._claim)
@@ -96,9 +101,13 @@ class Nursery:
         """One message to the zygote and its answer."""
         try:
             with self._lock:
+                self._channel.settimeout(_IMPORT_S if message["op"] == "preload" else _ANSWER_S)
                 socket.send_fds(self._channel, [json.dumps(message).encode()], fds or [])
                 data = self._channel.recv(1 << 20)
         except (BrokenPipeError, ConnectionResetError):
+            data = b""
+        except TimeoutError:
+            self._process.kill()  # also one that was stopped
             data = b""
         if not data:
             self._process.wait()
@@ -182,8 +191,17 @@ class Child:
             self.close()
             raise Rejected(Status.CHEAT_CHANNEL, f"its process sent a message that answers no request: {line[:80]!r}")
         if "failed" in reply:
-            raise Rejected(Status(reply["failed"]), str(reply["reason"]))
+            raise self._failure(reply)
         return {**reply, "seconds": seconds}
+
+    def _failure(self, reply: dict[str, Any]) -> Rejected:
+        """What the child says of itself, which may not be that all is well: only the judge says so."""
+        failures = {s.value: s for s in Status if s not in (Status.OK, Status.NOISY)}
+        status, reason = failures.get(str(reply["failed"])), printable(str(reply.get("reason", "")))
+        if status is None:
+            self.close()
+            return Rejected(Status.CHEAT_CHANNEL, f"its process reported the status {printable(str(reply['failed']))}")
+        return Rejected(status, reason)
 
     def _write_all(self, payload: bytes) -> None:
         view = memoryview(payload)
@@ -304,8 +322,16 @@ def _scratch() -> Path | None:
 
 def last_words(log: Path) -> str:
     """The last line a process printed, to append to a sentence."""
-    lines = [x.strip() for x in log.read_text(errors="replace").splitlines() if x.strip()]
-    return f"; its last output: {lines[-1][:200]}" if lines else ""
+    try:
+        lines = [x.strip() for x in log.read_text(errors="replace").splitlines() if x.strip()]
+    except OSError:  # a candidate may delete it
+        return "; its output is gone"
+    return f"; its last output: {printable(lines[-1][:200])}" if lines else ""
+
+
+def printable(text: str) -> str:
+    """The text without control characters, with which a candidate could rewrite the table above it."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _resident(pid: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,9 +167,13 @@ class Outside:
 
 
 def by_parent_clock(
-    group: Group, workload: Workload, plan: Plan, side: str, estimate_s: float, set_bytes: int
-) -> Outside:
-    """The best of three runs of many prepared calls, less an empty request; `side` as in timing.Bench.prepare."""
+    group: Group, workload: Workload, plan: Plan, side: str, estimate_s: float, set_bytes: int,
+    look: Callable[[list[dict[str, Any]], dict[str, int]], None] | None = None,
+) -> Outside:  # fmt: skip
+    """The best of three runs of many prepared calls, less an empty request; `side` as in timing.Bench.prepare.
+
+    `look` gets the ranks' replies with the result of one of the last calls, chosen in secret, and that call's recipe.
+    """
     memory = max(1, (256 << 20) // max(set_bytes, 1))
     wanted = max(4, min(2000, int(0.04 / max(estimate_s, 1e-9))))
     if plan.mode == "eager" or plan.calls == 1:
@@ -177,17 +182,22 @@ def by_parent_clock(
     else:
         sets, repeats = plan.calls, max(1, min(5000, wanted * 4 // plan.calls))
     run = read = float("inf")
+    how: dict[str, Any] = {"workload": pack(workload), "mode": plan.mode, "cold": plan.cold, "side": side}
     for _ in range(3):
-        replies = group.ask(
-            "prepare", workload=pack(workload), mode=plan.mode, cold=plan.cold, side=side, recipes=_recipes(sets),
-            repeats=repeats,
-        )  # fmt: skip
+        recipes = _recipes(sets)
+        if side:
+            group.ask("warm", recipes=_recipes(1), **how)
+        replies = group.ask("prepare", recipes=recipes, repeats=repeats, **how)
         calls = replies[0]["calls"]
         if calls != sets * repeats:
             raise Rejected(Status.CHEAT_CHANNEL, f"asked for {sets * repeats} calls, {calls} were made ready")
         go, touch, idle = (_seconds(group, op) for op in ("go", "touch", "idle"))
         run = min(run, max(go - idle, 0.0) / calls)
         read = min(read, max(touch - idle, 0.0) / min(calls, KEPT))
+        if look is not None:
+            kept = min(calls, KEPT)
+            pick = secrets.randbelow(kept)
+            look(group.ask("gone", pick=pick), recipes[(calls - kept + pick) % sets])
     return Outside(run_s=run, read_s=read, unsure_s=_MESSAGE_S / calls)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fk_plugin.bench import compare, environment, linter, statistics
 from fk_plugin.bench.candidate import Correctness, Declined, describe_edge, hidden
-from fk_plugin.bench.child import Nursery, NurseryLost
+from fk_plugin.bench.child import Nursery, NurseryLost, printable
 from fk_plugin.bench.files import Seal
 from fk_plugin.bench.group import Group
 from fk_plugin.bench.judge import expect
@@ -92,6 +92,10 @@ class Session:
             self._nursery = Nursery()
             self._race.move(self._nursery)
             return candidate.all(Verdict(status=Status.CRASHED, reason=f"while it ran, {lost}"))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            # Answers that lack what was asked for, or hold something else; the other candidates' rows must not go too.
+            reason = f"its process gave an answer that cannot be read ({type(error).__name__}: {error})"
+            return candidate.all(Verdict(status=Status.CHEAT_CHANNEL, reason=printable(reason)))
 
     def _warm_up_oracle(self) -> None:
         """Judge something while the processes load: on a GPU, first uses of float64 operators take seconds."""
@@ -211,10 +215,11 @@ class _Candidate:
         oracle_ranks = self.race.group if self.setting.world > 1 else None
         self.correctness = Correctness(self.setting, self.group, oracle_ranks, takes_out=meta["takes_out"])
 
-    def _audit(self) -> None:
-        assert self.group is not None
+    def _audit(self, group: Group | None = None) -> None:
+        group = group or self.group
+        assert group is not None
         on = self.setting.checks.on
-        for reply in self.group.ask("audit"):
+        for reply in group.ask("audit"):
             if reply["replaced"] and on("patched"):
                 raise Rejected(Status.CHEAT_PATCH, f"it replaced {', '.join(reply['replaced'][:5])}")
             if reply["left_on"] and on("modes"):
@@ -272,4 +277,6 @@ class _Candidate:
     def _second_opinion(self, stopwatch: Stopwatch, timed: dict[str, Any]) -> float | None:
         if self._second is None or not self._second.alive:
             self._second, _ = self.load()  # it has ended since
-        return stopwatch.second_opinion(self._second, timed)
+        found = stopwatch.second_opinion(self._second, timed)
+        self._audit(self._second)
+        return found

@@ -35,6 +35,7 @@ class Bench:
         self._kept: list[list[torch.Tensor]] = []
         self._go: Callable[[], list[Any]] | None = None
         self._gone: list[Any] = []
+        self._mode = ""
 
     def _set_up(self, workload: dict[str, Any], mode: str, cold: bool) -> tuple[Workload, Timer]:
         unpacked = unpack(workload)
@@ -122,20 +123,35 @@ class Bench:
     def prepare(
         self, workload: dict[str, Any], mode: str, cold: bool, side: str, recipes: list[dict[str, Any]], repeats: int
     ) -> dict[str, Any]:
-        """Make len(recipes) * repeats calls ready for `go`, after a few calls to warm up.
+        """Make len(recipes) * repeats calls ready for `go`; on a CPU no code of the candidate's runs meanwhile.
 
         `side` "" calls nothing: it shows what everything but the calls costs.
         """
         self._kept, self._go, self._gone = [], None, []
-        unpacked, timer = self._set_up(workload, mode, cold)
+        unpacked, _ = self._set_up(workload, mode, cold)
+        self._mode = mode
         sets = [build(self._worker.task, unpacked, self._worker.device, r) for r in recipes]
         fn = self._fns[side] if side else _nothing
-        if side:
-            timer.ready(fn, sets[:1], 2)()
         self._timer = None
         self._timer = self._new_timer(mode, cold)
         self._go = self._timer.ready(fn, sets, repeats)
         return {"calls": len(sets) * repeats}
+
+    def warm(
+        self, workload: dict[str, Any], mode: str, cold: bool, side: str, recipes: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """A few calls before `prepare`, in a request of their own: they must not see what will be asked then."""
+        self._kept, self._go, self._gone = [], None, []
+        unpacked, timer = self._set_up(workload, mode, cold)
+        sets = [build(self._worker.task, unpacked, self._worker.device, r) for r in recipes]
+        timer.ready(self._fns[side], sets, 2)()
+        return {}
+
+    def deliver_gone(self, pick: int) -> dict[str, Any]:
+        """Write what the call number `pick` of the last KEPT of `go` produced; on a CPU, where they are kept."""
+        result, args = self._gone[pick]
+        outputs = self._outputs(args, result, self._mode)
+        return {"outputs": [write(t, self._worker.folder / f"g{i}.bin") for i, t in enumerate(outputs)]}
 
     def go(self) -> dict[str, Any]:
         """Run what is ready once; the parent's clock is running."""

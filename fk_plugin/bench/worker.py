@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import inspect
 import json
 import os
@@ -26,7 +27,7 @@ import torch._dynamo  # it replaces torch.manual_seed when imported, which must 
 from fk_plugin import dispatch
 
 # cuda_timer here and not on first use: it binds the clocks, before any candidate.
-from fk_plugin.bench import audit, baselines, calls, cuda_timer, judge, locate, schema, timing
+from fk_plugin.bench import audit, baselines, calls, cuda_timer, imports, judge, locate, schema, timing
 from fk_plugin.bench.checks import without
 from fk_plugin.bench.contents import unpack
 from fk_plugin.bench.status import Rejected, Status
@@ -127,6 +128,8 @@ class Worker:
 
     def op_candidate(self, kernel: str) -> dict[str, Any]:
         """Load the candidate as side "c", after noting what this process is like without it."""
+        for module in imports.of_engines(kernel):  # they replace functions of torch, which is not the candidate's doing
+            importlib.import_module(module)
         self.before = audit.functions()
         self.settings = audit.settings()
         self.idle = audit.workers()
@@ -195,6 +198,14 @@ class Worker:
     def op_deliver(self, **how: Any) -> dict[str, Any]:
         """Results of timed calls that the parent picked afterwards; see timing.Bench.deliver."""
         return self.timer.deliver(**how)
+
+    def op_warm(self, **how: Any) -> dict[str, Any]:
+        """Calls before those of `go`; see timing.Bench.warm."""
+        return self.timer.warm(**how)
+
+    def op_gone(self, pick: int) -> dict[str, Any]:
+        """One of the last results of `go`; see timing.Bench.deliver_gone."""
+        return self.timer.deliver_gone(pick)
 
     def op_prepare(self, **how: Any) -> dict[str, Any]:
         """Inputs for `go`; see timing.Bench.prepare."""

@@ -30,6 +30,21 @@ FAILURES = {
                           Status.CRASHED, "while it ran, the process that starts the sandbox's children ended"),
     "killed": ("import os, signal\ndef scale(x, weight):\n    os.kill(os.getpid(), signal.SIGKILL)\n",
                Status.CRASHED, "SIGKILL"),
+    "stops_the_sandbox": ("import os, signal\ndef scale(x, weight):\n    os.kill(os.getppid(), signal.SIGSTOP)\n"
+                          "    os._exit(1)\n", Status.CRASHED, "while it ran, the process that starts"),
+    "reports_that_all_is_well": (
+        "from fk_plugin.bench.status import Rejected, Status\n"
+        "def scale(x, weight):\n    raise Rejected(Status.OK, '')\n",
+        Status.CHEAT_CHANNEL, "reported the status OK"),
+    "reports_nonsense": (
+        "from fk_plugin.bench.status import Rejected\nclass Odd(Rejected):\n    def __init__(self):\n"
+        "        self.verdict = type('V', (), {'status': type('S', (), {'value': 'ODD'}), 'reason': 'r'})\n"
+        "def scale(x, weight):\n    raise Odd()\n", Status.CHEAT_CHANNEL, "reported the status ODD"),
+    "deletes_its_log": (
+        "import os\ndef scale(x, weight):\n    os.unlink(os.readlink('/proc/self/fd/1'))\n"
+        "    os.kill(os.getpid(), 9)\n", Status.CRASHED, "its output is gone"),
+    "rewrites_the_screen": (
+        "def scale(x, weight):\n    raise ValueError('\\x1b[2Jgood')\n", Status.CRASHED, "?[2Jgood"),
     "infinite_loop": ("def scale(x, weight):\n    while True:\n        pass\n", Status.TIMEOUT, "no answer within 3 s"),
     "hang_at_import": ("import time\ntime.sleep(1e6)\n", Status.TIMEOUT, "no answer"),
     "allocates_100_GB": (
