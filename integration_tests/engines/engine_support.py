@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fk_plugin import registry
+from fk_plugin import proof, registry
 from fk_plugin.e2e.client import Engine
 from fk_plugin.e2e.protocol import Options
 
@@ -82,6 +82,19 @@ def assert_proofs(run: Run, **sites: int) -> None:
         assert canary["passed"] and f"the wrong {task} is refused" in canary["detail"]
     for row in run.data["accuracy"]:
         assert row["passed"] and row["mean"] <= 2.5 * max(row["floor"]["mean"], 0.001), row
+
+
+def assert_calls(started: Engine, **sites: int) -> None:
+    """Every process that holds the model called each task `sites[task]` times a forward, by its kernel alone."""
+    counts = started.counts()
+    models = [event for event in started.events() if event["event"] == "model"]
+    assert models, "no process reported a model"
+    for event in models:
+        mine = counts[event["pid"]]
+        forwards, usage = proof.forwards(mine), proof.usage(mine)
+        assert forwards > 3
+        assert {task: used.seen for task, used in usage.items()} == {task: n * forwards for task, n in sites.items()}
+        assert not any(used.fallbacks for used in usage.values()), usage
 
 
 WRONG_BY_TEN_PERCENT = """

@@ -10,6 +10,7 @@ from engine_support import (
     WRONG_BY_TEN_PERCENT,
     WRONG_WHILE_TIMED,
     Run,
+    assert_calls,
     assert_proofs,
     engine,
     fk,
@@ -27,8 +28,21 @@ SMALL = ("--requests", "4", "--input-len", "16", "--output-len", "8", "--starts"
 
 
 def test_real_weights_proved_and_accurate(e2e: Callable[..., Run]) -> None:
+    run = e2e("sglang", "--model", "smollm2", "--kernels", "silu_and_mul=cpu_fused", "--starts", "1", "--passes", "2")
+    assert_proofs(run, silu_and_mul=30)
+
+
+@pytest.mark.long
+def test_four_tasks_on_real_weights(e2e: Callable[..., Run]) -> None:
     run = e2e("sglang", "--model", "smollm2", "--kernels", KERNELS, "--starts", "1", "--passes", "2")
     assert_proofs(run, silu_and_mul=30, rms_norm=1, fused_add_rms_norm=60, rotary_embedding=30)
+
+
+def test_every_task_is_called_as_often_as_the_model_calls_it(tiny: Path, tmp_path: Path) -> None:
+    """A class may hold two tasks, and a subclass inherit a hooked method."""
+    with engine("sglang", tiny, tmp_path / "run", FK_KERNELS=KERNELS, FK_PLUGIN="strict") as started:
+        started.generate([[1, 2, 3], [4, 5]], max_tokens=4)
+        assert_calls(started, silu_and_mul=4, rms_norm=1, fused_add_rms_norm=8, rotary_embedding=4)
 
 
 def test_a_kernel_wrong_by_ten_percent_fails_the_accuracy_check(e2e: Callable[..., Run], tmp_path: Path) -> None:
@@ -40,6 +54,7 @@ def test_a_kernel_wrong_by_ten_percent_fails_the_accuracy_check(e2e: Callable[..
     assert run.check("called, silu_and_mul")["passed"]
 
 
+@pytest.mark.long
 def test_a_kernel_that_is_wrong_only_while_the_clock_runs_fails(e2e: Callable[..., Run], tmp_path: Path) -> None:
     path = tmp_path / "timed.py"
     path.write_text(WRONG_WHILE_TIMED)
