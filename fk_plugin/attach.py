@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fk_plugin import dispatch, proof
+from fk_plugin import dispatch, proof, rounding
 from fk_plugin.adapter import Binding
 from fk_plugin.env import Mode, Settings
 from fk_plugin.errors import StrictError
@@ -94,8 +94,11 @@ def stood_down(sentences: Iterable[str], settings: Settings) -> None:
 def trace_calls(owner: type, method: str, task_of: Callable[..., str]) -> None:
     """Count the engine's own calls of `owner.method` at each module, for a run with FK_TRACE=1. Twice is once.
 
-    `task_of` takes the call's arguments and says which task it is; a class may meet several.
+    `task_of` takes the call's arguments and says which task it is; a class may meet several. Results are rounded once
+    more while that is asked for (see fk_plugin.rounding).
     """
+    from fk_plugin import registry
+
     raw = inspect.getattr_static(owner, method)  # also one that the class inherits
     original = raw.__func__ if isinstance(raw, staticmethod) else raw
     if getattr(original, "_fk_traced", False):
@@ -103,8 +106,13 @@ def trace_calls(owner: type, method: str, task_of: Callable[..., str]) -> None:
 
     @functools.wraps(original)
     def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        proof.count(f"engine|{task_of(self, *args, **kwargs)}|{getattr(self, SITE, 'outside the model')}")
-        return original(*args, **kwargs) if isinstance(raw, staticmethod) else original(self, *args, **kwargs)
+        task = task_of(self, *args, **kwargs)
+        proof.count(f"engine|{task}|{getattr(self, SITE, 'outside the model')}")
+        result = original(*args, **kwargs) if isinstance(raw, staticmethod) else original(self, *args, **kwargs)
+        folder = proof.folder()
+        if folder is not None and task in rounding.asked(folder):
+            rounding.again(result, registry.task(task).bitwise_results)
+        return result
 
     counted._fk_traced = True  # type: ignore[attr-defined]
     setattr(owner, method, counted)

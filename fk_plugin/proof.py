@@ -38,6 +38,11 @@ def open_folder(folder: Path | None) -> None:
     _State.events = Events(folder)
 
 
+def folder() -> Path | None:
+    """Where this process writes, None for memory only."""
+    return _State.folder
+
+
 def _after_fork() -> None:
     # Without this a forked worker would count into its parent's file, under its parent's pid.
     _State.counters = Counters(_State.folder)

@@ -140,6 +140,8 @@ class Task:
         row_variance: why a row's result may depend on the rows beside it; empty: it must not, bit for bit.
         rounding_freedom: why a 16-bit result may be rounded in another order than the reference's (the intermediate
             roundings an engine does are part of what a model was trained or evaluated with); empty: it may not.
+        bitwise_results: positions, in what the mirrored callable returns, of results that every right implementation
+            gives bit for bit (a residual sum, rounded once), so that no difference is excused there.
         insensitive: arguments the result does not depend on, each with the reason; the linter wants every other
             tensor argument to matter.
         world_size: fewest ranks it is meaningful on. Above 1, make_inputs, kernels, reference and oracle run in every
@@ -164,6 +166,7 @@ class Task:
     take_rows: Callable[[tuple[Any, ...], int, int], tuple[Any, ...]] | None = None
     row_variance: str = ""
     rounding_freedom: str = ""
+    bitwise_results: tuple[int, ...] = ()
     insensitive: Mapping[str, str] = field(default_factory=dict)
     world_size: int = 1
     region: Region | None = None

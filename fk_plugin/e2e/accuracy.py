@@ -3,7 +3,8 @@
 Prefill is judged by teacher forcing: the log-probabilities that both sides give to the same prompts. Decode is judged
 by greedy generation: log-probabilities of the tokens both sides chose, up to the first one that differs; there, the
 other side's token must be a near-tie; then generation goes on from the shared prefix.
-The floor is what the baseline differs from itself when the batch is composed differently.
+The floor is what the baseline differs from itself when the batch is composed differently; where a kernel differs by
+more, also what one more rounding of the engine's own results changes (see fk_plugin.rounding).
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fk_plugin import registry
 from fk_plugin.adapter import Adapter
 from fk_plugin.e2e import checks, models, prompts, sides
-from fk_plugin.e2e.accuracy import Difference, Judgement, decode, prefill, spread
+from fk_plugin.e2e.accuracy import Difference, Judgement, decode, largest, prefill, spread
 from fk_plugin.e2e.checks import Check
 from fk_plugin.e2e.client import EngineFailed
 from fk_plugin.e2e.protocol import Options
@@ -96,6 +96,9 @@ def run(request: Request, progress: Callable[[str], None]) -> Result:
         trace=sides.trace(job),
     )
     floor = _alternate(job, result, on)
+    if not all(j.passed for j in result.judgements):
+        floor = largest(floor, sides.rounding_floor(job, kernels))
+        result.judgements = [replace(j, floor=floor) for j in result.judgements]
     if device == "cuda":
         result.replayed = _replayed(job, on)
     result.ratio = ratio([s.passes for s in result.baseline], [s.passes for s in result.plugged])

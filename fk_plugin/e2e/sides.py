@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fk_plugin import proof
+from fk_plugin import proof, rounding
 from fk_plugin.e2e import accuracy
 from fk_plugin.e2e.client import Engine
 from fk_plugin.e2e.protocol import Completion, Options
@@ -146,6 +146,24 @@ def noise_floor(job: Job, engine: Engine, start: Start) -> accuracy.Difference:
         accuracy.reread(start.judged.decode, again),
         accuracy.decode(start.judged.decode[: len(alone)], alone),
     )
+
+
+def rounding_floor(job: Job, tasks: Iterable[str]) -> accuracy.Difference:
+    """What one more rounding of the engine's own results at the sites of `tasks` changes.
+
+    Asked where a kernel differs by more than the noise floor: an engine whose every batch gives the same bits has
+    hardly any noise, and yet no other kernel gives its bits. Both answers come from one unplugged, eager start.
+    """
+    options = Options(**{**job.options.to_json(), "eager": True})
+    label = "unplugged engine, one more rounding"
+    with job.start(label, {"FK_PLUGIN": "off", "FK_TRACE": "1"}, options) as engine:
+        start = begin(engine, label)
+        plain = judge(job, engine, start)
+        rounding.ask(engine.proof, tasks)
+        again = judge(job, engine, start)
+        decoded = compare_decode(job, engine, start, plain.decode)
+        finish(engine, start)
+    return accuracy.largest(accuracy.prefill(plain.prefill, again.prefill), decoded)
 
 
 def compare_decode(job: Job, engine: Engine, start: Start, baseline: list[Completion]) -> accuracy.Difference:

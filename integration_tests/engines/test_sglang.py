@@ -28,7 +28,7 @@ SMALL = ("--requests", "4", "--input-len", "16", "--output-len", "8", "--starts"
 
 
 def test_real_weights_proved_and_accurate(e2e: Callable[..., Run]) -> None:
-    run = e2e("sglang", "--model", "smollm2", "--kernels", "silu_and_mul=cpu_fused", "--starts", "1", "--passes", "2")
+    run = e2e("sglang", "--model", "smollm2", "--kernels", "silu_and_mul=cpu_fused", *SMALL)
     assert_proofs(run, silu_and_mul=30)
 
 

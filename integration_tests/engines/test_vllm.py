@@ -16,13 +16,31 @@ pytest.importorskip("vllm")
 
 KERNELS = "silu_and_mul=cpu_fused,rms_norm=cpu_rows,fused_add_rms_norm=cpu_rows,rotary_embedding=cpu_pairs"
 
+TINY = ("--model", "dummy:tiny-llama", "--kernels", "silu_and_mul=cpu_fused", "--requests", "4", "--input-len", "16",
+        "--output-len", "12", "--starts", "1", "--passes", "1", "--max-batched-tokens", "64")  # fmt: skip
 
-def test_default_mode_on_real_weights(e2e: Callable[..., Run]) -> None:
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's engine core in the process that asks: a start costs a third. Other tests keep its process of its own."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+
+
+def _assert_insists(run: Run, sites: int) -> None:
     """Inductor sets custom_ops to "none", which silently unplugs every out-of-tree class that does not insist."""
-    run = e2e("vllm", "--model", "smollm2", "--kernels", "silu_and_mul=cpu_fused", "--starts", "1", "--passes", "2")
     assert run.data["engine_resolved"]["custom_ops"] == "none"
     assert run.data["engine_resolved"]["compilation"] != "NONE"
-    assert_proofs(run, silu_and_mul=30)
+    assert_proofs(run, silu_and_mul=sites)
+
+
+def test_default_mode(e2e: Callable[..., Run], in_process: None) -> None:
+    _assert_insists(e2e("vllm", *TINY), sites=4)
+
+
+@pytest.mark.long
+def test_default_mode_on_real_weights(e2e: Callable[..., Run]) -> None:
+    run = e2e("vllm", "--model", "smollm2", "--kernels", "silu_and_mul=cpu_fused", "--starts", "1", "--passes", "2")
+    _assert_insists(run, sites=30)
 
 
 @pytest.mark.long
@@ -40,10 +58,8 @@ def test_every_task_is_called_as_often_as_the_model_calls_it(tiny: Path, tmp_pat
         assert_calls(started, silu_and_mul=4, rms_norm=1, fused_add_rms_norm=8, rotary_embedding=4)
 
 
-def test_eager(e2e: Callable[..., Run]) -> None:
-    run = e2e("vllm", "--model", "dummy:tiny-llama", "--eager", "--kernels", "silu_and_mul=cpu_fused",
-              "--requests", "4", "--input-len", "16", "--output-len", "12", "--starts", "1", "--passes", "1",
-              "--max-batched-tokens", "64")  # fmt: skip
+def test_eager(e2e: Callable[..., Run], in_process: None) -> None:
+    run = e2e("vllm", *TINY, "--eager")
     assert run.data["engine_resolved"]["custom_ops"] == "all"
     assert_proofs(run, silu_and_mul=4)
 

@@ -242,6 +242,7 @@ FUSED_ADD_RMS_NORM = Task(
     cost=lambda workload: data.cost(workload, tensors=4),
     tokens=_tokens,
     mirrors=_MIRRORS,
+    bitwise_results=(1,),  # the sum
     oracle=_oracle_add,
     baselines=(
         Baseline(name="vllm._C.fused_add_rms_norm", engine="vllm", load=baselines.vllm_add),
