@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fk_plugin.counters import read_events
+
 _PLAIN = """
 import torch.nn.functional as F
 def silu_and_mul(x, round_activation=True):
@@ -121,6 +123,14 @@ layer = activation.SiluAndMul()
 assert plugin._bound("silu_and_mul", layer)
 layer(x)
 assert seen() == {"silu_and_mul": 1}, seen()
+model = torch.nn.Sequential(layer)
+for compiled in (False, True):
+    try:
+        plugin._model_loaded(None, SimpleNamespace(
+            model=model, server_args=SimpleNamespace(enable_torch_compile=compiled)))
+    except Exception as error:
+        assert compiled
+        print(type(error).__name__, error)
 """
 )
 
@@ -142,7 +152,8 @@ HookRegistry._apply_target = classmethod(fails)
 HookRegistry.apply_hooks()  # logs the error and goes on
 model = torch.nn.Sequential(activation.SiluAndMul())
 try:
-    plugin._model_loaded(None, SimpleNamespace(model=model))
+    plugin._model_loaded(None, SimpleNamespace(
+        model=model, server_args=SimpleNamespace(enable_torch_compile=False)))
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -193,9 +204,15 @@ def test_vllm_a_forked_process_counts_for_itself(vllm: None, run: Callable[..., 
     run(_VLLM_FORK, FK_KERNELS="silu_and_mul=cpu_fused", FK_PROOF_DIR=str(tmp_path / "proof"))
 
 
-def test_sglang_on_cuda_calls_our_hook(sglang: None, run: Callable[..., str], plain: str) -> None:
-    """register_oot_forward is consulted on out-of-tree platforms only."""
-    run(_SGLANG_ON_CUDA, FK_KERNELS=plain)
+@pytest.mark.parametrize("mode", ["auto", "strict"])
+def test_sglang_on_cuda_calls_our_hook_and_declines_compiled_decode(
+    sglang: None, run: Callable[..., str], plain: str, tmp_path: Path, mode: str
+) -> None:
+    """register_oot_forward is consulted on out-of-tree platforms only; compiled batches run forward_native."""
+    said = run(_SGLANG_ON_CUDA, FK_KERNELS=plain, FK_PLUGIN=mode, FK_PROOF_DIR=str(tmp_path))
+    assert ("StrictError" in said) == (mode == "strict")
+    declined = [e for e in read_events(tmp_path) if e["event"] == "declined"]
+    assert [(e["task"], e["owner"]) for e in declined] == [("silu_and_mul", "compiled decode")]
 
 
 def test_sglang_a_hook_that_failed_to_apply_is_not_called_bound(sglang: None, run: Callable[..., str]) -> None:

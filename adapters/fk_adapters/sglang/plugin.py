@@ -105,6 +105,18 @@ def _model_loaded(_result: Any, runner: Any, *_: Any, **__: Any) -> None:
             runner.model, [pkgutil.resolve_name(site) for site in dict.fromkeys(b.site for b in ADAPTER.bindings)]
         )
     attach.model_loaded(runner.model, settings, planned=list(_State.bindings), bound=_bound)
+    if runner.server_args.enable_torch_compile:
+        _decline_compiled_decode(settings)
+
+
+def _decline_compiled_decode(settings: env.Settings) -> None:
+    # SGLang switches every operator class to forward_native in the decode batches that it compiles; where that is not
+    # the method our hook is on, nothing of ours is called there, and SGLang says nothing.
+    tasks = [task for task, binding in _State.bindings.items() if binding.method != "forward_native"]
+    reason = "--enable-torch-compile runs SGLang's own native code in the decode batches that it compiles"
+    attach.declined(tasks, "compiled decode", reason)
+    if tasks and settings.mode is env.Mode.STRICT:
+        raise attach.refused(reason)
 
 
 def _trace(version: str, device: str) -> None:
