@@ -1,0 +1,123 @@
+"""vLLM's compile cache with and without the plugin, in the mode that GPUs use.
+
+vLLM re-uses ahead-of-time artifacts by a key that knows no plugins: a graph that was compiled without one is loaded
+into a process with it, and none of its kernels is called; nothing says so. On CPU vLLM turns this mode off, so these
+tests turn it on again, with a plugin of their own in every process.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from engine_support import assert_calls, engine
+
+from fk_plugin import proof
+from fk_plugin.e2e.client import Engine
+
+pytestmark = pytest.mark.engine
+pytest.importorskip("vllm")
+
+KERNELS = "silu_and_mul=cpu_fused,rms_norm=cpu_rows,fused_add_rms_norm=cpu_rows,rotary_embedding=cpu_pairs"
+SITES = {"silu_and_mul": 4, "rms_norm": 1, "fused_add_rms_norm": 8, "rotary_embedding": 4}
+LOADED = "Directly load AOT compilation from path"
+
+_FORCE = """
+import os
+
+def force():
+    from vllm.compilation.passes.utility.fix_functionalization import FixFunctionalizationPass
+    from vllm.config import CompilationConfig, CompilationMode
+    from vllm.platforms.cpu import CpuPlatform
+
+    configure = CpuPlatform.check_and_update_config.__func__
+    if getattr(configure, "forced", False):
+        return
+
+    def keep(cls, config):
+        configure(cls, config)
+        if config.compilation_config.mode == CompilationMode.DYNAMO_TRACE_ONCE:
+            config.compilation_config.mode = CompilationMode.VLLM_COMPILE
+            config.compilation_config.ir_enable_torch_wrap = True
+            config.compilation_config.compile_sizes = []
+            # these passes match operators that a CPU build lacks
+            config.compilation_config.pass_config.fuse_norm_quant = False
+            config.compilation_config.pass_config.fuse_act_quant = False
+        if os.environ.get("WITHOUT_THE_FIX"):
+            import vllm
+            vllm.envs.environment_variables.pop("VLLM_FK_PLUGIN_FINGERPRINT", None)
+
+    keep.forced = True
+    CpuPlatform.check_and_update_config = classmethod(keep)
+    FixFunctionalizationPass.__call__ = lambda self, graph: None  # it knows CUDA's operators only
+    if os.environ.get("WITHOUT_THE_FIX"):
+        # vLLM 0.26 hashes which custom operators were enabled, which differs by accident; 0.33 hashes it no more.
+        hashed = CompilationConfig.compute_hash
+
+        def compute_hash(self):
+            kept = self.enabled_custom_ops.copy(), self.disabled_custom_ops.copy()
+            self.enabled_custom_ops.clear()
+            self.disabled_custom_ops.clear()
+            try:
+                return hashed(self)
+            finally:
+                self.enabled_custom_ops.update(kept[0])
+                self.disabled_custom_ops.update(kept[1])
+
+        CompilationConfig.compute_hash = compute_hash
+"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one start showed: whether it loaded an artifact, and how often our operators were called."""
+
+    loaded: bool
+    calls: int
+
+
+@pytest.fixture
+def start(tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Seen]]:
+    """Start vLLM on one cache root, plugged or not; calls are checked against the expectation when plugged."""
+    plugin = tmp_path / "plugin"
+    info = plugin / "fk_test_force-1.0.dist-info"
+    info.mkdir(parents=True)
+    (plugin / "fk_test_force.py").write_text(_FORCE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fk-test-force\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nfk_test_force = fk_test_force:force\n")
+    number = 0
+
+    def run(mode: str, *, plugged: bool, **environment: str) -> Seen:
+        nonlocal number
+        number += 1
+        base = {"VLLM_CACHE_ROOT": str(tmp_path / "cache"), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+        choice = {"FK_KERNELS": KERNELS, "FK_PLUGIN": "auto"} if plugged else {"FK_PLUGIN": "off"}
+        forced = {"PYTHONPATH": str(plugin)} if mode == "VLLM_COMPILE" else {}
+        folder = tmp_path / f"start-{number}"
+        with engine("vllm", tiny, folder, eager=mode == "NONE", **base, **choice, **forced, **environment) as started:
+            assert started.described["compilation"] == mode, "the engine resolved another mode, so nothing is tested"
+            started.generate([[1, 2, 3], [4, 5]], max_tokens=4)
+            if plugged and not environment:
+                assert_calls(started, **SITES)
+            return Seen(LOADED in started.log.read_text(errors="replace"), _calls(started))
+
+    yield run
+
+
+def _calls(started: Engine) -> int:
+    counts = started.counts().values()
+    assert any(proof.forwards(mine) > 3 for mine in counts), "no process counted a forward"
+    return sum(used.seen for mine in counts for used in proof.usage(mine).values())
+
+
+def test_an_artifact_from_a_run_without_the_plugin_is_not_loaded_with_it(start: Callable[..., Seen]) -> None:
+    assert start("VLLM_COMPILE", plugged=False) == Seen(loaded=False, calls=0)
+    plugged = start("VLLM_COMPILE", plugged=True)
+    assert plugged.calls > 0 and not plugged.loaded
+
+
+@pytest.mark.long
+def test_without_the_fingerprint_the_stale_artifact_is_loaded_and_no_kernel_called(start: Callable[..., Seen]) -> None:
+    """The fault itself: without it the test above would prove nothing."""
+    assert start("VLLM_COMPILE", plugged=False, WITHOUT_THE_FIX="1").calls == 0
+    assert start("VLLM_COMPILE", plugged=True, WITHOUT_THE_FIX="1") == Seen(loaded=True, calls=0)
