@@ -92,7 +92,7 @@ def test_strict_ends_the_run_on_a_kernel_error_and_auto_goes_on(tiny: Path, tmp_
     ("choice", "sentence"),
     [
         ("silu_and_mul=cpu_fusd", "did you mean cpu_fused"),
-        ("silu_and_mull=cpu_fused", "did you mean silu_and_mul"),
+        pytest.param("silu_and_mull=cpu_fused", "did you mean silu_and_mul", marks=pytest.mark.long),
     ],
 )
 def test_an_unknown_name_ends_the_run_although_sglang_swallows_plugin_errors(

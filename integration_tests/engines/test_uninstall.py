@@ -60,6 +60,7 @@ def _run(python: str, script: str, model: Path, folder: Path, **environment: str
     (folder / "run.py").write_text(script)
     base = {k: v for k, v in os.environ.items() if not k.startswith("FK_") or k == "FK_CACHE_DIR"}
     env = {**base, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(folder / "cache"),
+           "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: a start costs a third
            "FK_PROOF_DIR": str(folder / "proof"), **environment}  # fmt: skip
     done = subprocess.run([python, "run.py", str(model)], cwd=folder, capture_output=True, text=True, env=env,
                           check=False, timeout=400)  # fmt: skip

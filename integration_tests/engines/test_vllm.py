@@ -58,6 +58,7 @@ def test_every_task_is_called_as_often_as_the_model_calls_it(tiny: Path, tmp_pat
         assert_calls(started, silu_and_mul=4, rms_norm=1, fused_add_rms_norm=8, rotary_embedding=4)
 
 
+@pytest.mark.long
 def test_eager(e2e: Callable[..., Run], in_process: None) -> None:
     run = e2e("vllm", *TINY, "--eager")
     assert run.data["engine_resolved"]["custom_ops"] == "all"
