@@ -46,12 +46,20 @@ def model_loaded(
         if device.type == "cuda":
             proof.start_device_counters(device)
     if settings.proof_dir is not None or (strict and sites):
-        _watch_forward(model, f"forward|{root}", list(sites) if strict else [])
+        _watch_forward(model, f"forward|{root}", _groups(sites) if strict else [])
     return sites
 
 
-def _watch_forward(model: Any, key: str, must_be_called: list[str]) -> None:
-    """Count the forwards of this model; after the first one every task of `must_be_called` must have been called.
+def _groups(sites: dict[str, list[str]]) -> list[list[str]]:
+    """Tasks that share their modules, together: a pipeline stage may hold norms that all have a residual to add."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for task, names in sites.items():
+        groups.setdefault(tuple(names), []).append(task)
+    return list(groups.values())
+
+
+def _watch_forward(model: Any, key: str, must_be_called: list[list[str]]) -> None:
+    """Count the forwards of this model; after the first one a task of each of `must_be_called` must have been called.
 
     The instance's `forward` is wrapped rather than hooked: SGLang calls it directly, past torch's module hooks. The
     first forward is never a graph replay, so the operators' Python runs in it.
@@ -66,9 +74,10 @@ def _watch_forward(model: Any, key: str, must_be_called: list[str]) -> None:
         result = original(*args, **kwargs)
         if unproven:
             used = proof.usage(proof.snapshot())
-            for task in unproven:
-                if task not in used:
-                    raise refused(f"task {task} is bound but was never called in the first forward ({key})")
+            for tasks in unproven:
+                if used.keys().isdisjoint(tasks):
+                    named = " or ".join(tasks)
+                    raise refused(f"task {named} is bound but was never called in the first forward ({key})")
             unproven.clear()
         return result
 

@@ -96,3 +96,18 @@ def test_a_trace_counts_each_site_by_name_and_wraps_once(folder: Path) -> None:
     assert model[1](torch.ones(1)).item() == 2.0
     Owner()(torch.ones(1))
     assert proof.engine_calls(proof.snapshot()) == {"t": {"0": 2, "1": 1, "outside the model": 1}}
+
+
+def test_strict_is_content_when_one_of_the_tasks_of_the_same_modules_was_called(folder: Path) -> None:
+    """The last stage of a pipeline: each of its norms has a residual to add."""
+    model = _Model(calls=True)
+    attach.model_loaded(model, _settings(folder, "strict"), planned=["t", "u"], bound=_is_act)
+    model(torch.ones(1))
+    apart = _Model(calls=True)
+    first = apart.layers[0]
+    attach.model_loaded(
+        apart, _settings(folder, "strict"), planned=["t", "u"],
+        bound=lambda task, module: _is_act(task, module) and (task == "t" or module is first),
+    )  # fmt: skip
+    with pytest.raises(StrictError, match="task u is bound but was never called"):
+        apart(torch.ones(1))
