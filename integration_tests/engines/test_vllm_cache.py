@@ -121,3 +121,15 @@ def test_without_the_fingerprint_the_stale_artifact_is_loaded_and_no_kernel_call
     """The fault itself: without it the test above would prove nothing."""
     assert start("VLLM_COMPILE", plugged=False, WITHOUT_THE_FIX="1").calls == 0
     assert start("VLLM_COMPILE", plugged=True, WITHOUT_THE_FIX="1") == Seen(loaded=True, calls=0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["NONE", "DYNAMO_TRACE_ONCE", "VLLM_COMPILE"])
+@pytest.mark.parametrize("first", ["off", "on"])
+def test_cold_and_warm_caches_in_both_orders(start: Callable[..., Seen], mode: str, first: str) -> None:
+    """Each side cold or warm from the other side, then warm from itself; counts are checked in every start."""
+    order = [first == "on", first != "on", first == "on", first != "on"]
+    seen = [start(mode, plugged=plugged) for plugged in order]
+    assert [s.calls > 0 for s in seen] == order
+    # A side loads what it compiled itself, and never what the other side did.
+    assert [s.loaded for s in seen] == [False, False, *([mode == "VLLM_COMPILE"] * 2)]
