@@ -47,6 +47,11 @@ class Job:
             answer_limit=self.answer_limit,
         )
 
+    def start_traced(self, label: str) -> Engine:
+        """Start the unplugged engine, eager, with its own calls at every bindable site counted."""
+        options = Options(**{**self.options.to_json(), "eager": True})
+        return self.start(label, {"FK_PLUGIN": "off", "FK_TRACE": "1"}, options)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
@@ -154,9 +159,8 @@ def rounding_floor(job: Job, tasks: Iterable[str]) -> accuracy.Difference:
     Asked where a kernel differs by more than the noise floor: an engine whose every batch gives the same bits has
     hardly any noise, and yet no other kernel gives its bits. Both answers come from one unplugged, eager start.
     """
-    options = Options(**{**job.options.to_json(), "eager": True})
     label = "unplugged engine, one more rounding"
-    with job.start(label, {"FK_PLUGIN": "off", "FK_TRACE": "1"}, options) as engine:
+    with job.start_traced(label) as engine:
         start = begin(engine, label)
         plain = judge(job, engine, start)
         rounding.ask(engine.proof, tasks)
@@ -224,8 +228,7 @@ def trace(job: Job) -> dict[str, dict[str, int]]:
     Raises:
         FkError: a site is not called equally often in every forward, so no expectation follows.
     """
-    options = Options(**{**job.options.to_json(), "eager": True})
-    with job.start("trace of the unplugged engine", {"FK_PLUGIN": "off", "FK_TRACE": "1"}, options) as engine:
+    with job.start_traced("trace of the unplugged engine") as engine:
         engine.generate(job.prompts[:2], max_tokens=4)
         start = begin(engine, "trace")
         finish(engine, start)

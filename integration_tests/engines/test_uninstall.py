@@ -8,6 +8,7 @@ from typing import Any
 
 import environments
 import pytest
+from engine_support import IN_PROCESS
 
 pytestmark = pytest.mark.engine
 
@@ -60,8 +61,7 @@ def _run(python: str, script: str, model: Path, folder: Path, **environment: str
     (folder / "run.py").write_text(script)
     base = {k: v for k, v in os.environ.items() if not k.startswith("FK_") or k == "FK_CACHE_DIR"}
     env = {**base, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(folder / "cache"),
-           "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: a start costs a third
-           "FK_PROOF_DIR": str(folder / "proof"), **environment}  # fmt: skip
+           "FK_PROOF_DIR": str(folder / "proof"), **IN_PROCESS, **environment}  # fmt: skip
     done = subprocess.run([python, "run.py", str(model)], cwd=folder, capture_output=True, text=True, env=env,
                           check=False, timeout=400)  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

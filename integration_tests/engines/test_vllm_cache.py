@@ -5,12 +5,12 @@ into a process with it, and none of its kernels is called; nothing says so. On C
 tests turn it on again, with a plugin of their own in every process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from engine_support import assert_calls, engine
+from engine_support import IN_PROCESS, KERNELS, SITES, assert_calls, engine
 
 from fk_plugin import proof
 from fk_plugin.e2e.client import Engine
@@ -18,8 +18,6 @@ from fk_plugin.e2e.client import Engine
 pytestmark = pytest.mark.engine
 pytest.importorskip("vllm")
 
-KERNELS = "silu_and_mul=cpu_fused,rms_norm=cpu_rows,fused_add_rms_norm=cpu_rows,rotary_embedding=cpu_pairs"
-SITES = {"silu_and_mul": 4, "rms_norm": 1, "fused_add_rms_norm": 8, "rotary_embedding": 4}
 LOADED = "Directly load AOT compilation from path"
 
 _FORCE = """
@@ -77,7 +75,7 @@ class Seen:
 
 
 @pytest.fixture
-def start(tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Seen]]:
+def start(tiny: Path, tmp_path: Path) -> Callable[..., Seen]:
     """Start vLLM on one cache root, plugged or not; calls are checked against the expectation when plugged."""
     plugin = tmp_path / "plugin"
     info = plugin / "fk_test_force-1.0.dist-info"
@@ -90,7 +88,7 @@ def start(tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Seen]]:
     def run(mode: str, *, plugged: bool, **environment: str) -> Seen:
         nonlocal number
         number += 1
-        base = {"VLLM_CACHE_ROOT": str(tmp_path / "cache"), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+        base = {"VLLM_CACHE_ROOT": str(tmp_path / "cache"), **IN_PROCESS}
         choice = {"FK_KERNELS": KERNELS, "FK_PLUGIN": "auto"} if plugged else {"FK_PLUGIN": "off"}
         forced = {"PYTHONPATH": str(plugin)} if mode == "VLLM_COMPILE" else {}
         folder = tmp_path / f"start-{number}"
@@ -98,10 +96,10 @@ def start(tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Seen]]:
             assert started.described["compilation"] == mode, "the engine resolved another mode, so nothing is tested"
             started.generate([[1, 2, 3], [4, 5]], max_tokens=4)
             if plugged and not environment:
-                assert_calls(started, **SITES)
+                assert_calls(started.proof, SITES)
             return Seen(LOADED in started.log.read_text(errors="replace"), _calls(started))
 
-    yield run
+    return run
 
 
 def _calls(started: Engine) -> int:
