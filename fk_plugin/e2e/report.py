@@ -113,7 +113,13 @@ def to_json(result: Result) -> dict[str, Any]:
         "replayed": side([result.replayed]) if result.replayed else None,
         "ratio": {"value": result.ratio.value, "low": result.ratio.low, "high": result.ratio.high},
         "accuracy": [
-            {"what": j.what, "passed": j.passed, **j.difference.to_json(), "floor": j.floor.to_json()}
+            {
+                "what": j.what,
+                "passed": j.passed,
+                **j.difference.to_json(),
+                "floor": j.floor.to_json(),
+                "rounding": j.rounding.to_json() if j.rounding else None,
+            }
             for j in result.judgements
         ],
         "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in result.checks],

@@ -11,7 +11,7 @@ from typing import Any
 from fk_plugin import registry
 from fk_plugin.adapter import Adapter
 from fk_plugin.e2e import checks, models, prompts, sides
-from fk_plugin.e2e.accuracy import Difference, Judgement, decode, largest, prefill, spread
+from fk_plugin.e2e.accuracy import Difference, Judgement, decode, prefill, spread
 from fk_plugin.e2e.checks import Check
 from fk_plugin.e2e.client import EngineFailed
 from fk_plugin.e2e.protocol import Options
@@ -95,14 +95,14 @@ def run(request: Request, progress: Callable[[str], None]) -> Result:
         kernels=kernels,
         trace=sides.trace(job),
     )
-    floor = _alternate(job, result, on)
+    _alternate(job, result, on)
     if not all(j.passed for j in result.judgements):
-        floor = largest(floor, sides.rounding_floor(job, kernels))
-        result.judgements = [replace(j, floor=floor) for j in result.judgements]
+        rounding = sides.rounding_floor(job, kernels)
+        result.judgements = [replace(j, rounding=rounding) for j in result.judgements]
     if device == "cuda":
         result.replayed = _replayed(job, on)
     result.ratio = ratio([s.passes for s in result.baseline], [s.passes for s in result.plugged])
-    _check(job, result, floor)
+    _check(job, result)
     return result
 
 
@@ -163,8 +163,8 @@ def _job(request: Request, adapter: Adapter, model: Path, device: str, progress:
     )
 
 
-def _alternate(job: Job, result: Result, on: Mapping[str, str]) -> Difference:
-    """Baseline and plugged starts in turn; the first of each is judged. Returns the noise floor."""
+def _alternate(job: Job, result: Result, on: Mapping[str, str]) -> None:
+    """Baseline and plugged starts in turn; the first of each is judged."""
     floor: Difference | None = None
     for number in range(1, result.request.starts + 1):
         label = f"baseline {number}"
@@ -186,8 +186,6 @@ def _alternate(job: Job, result: Result, on: Mapping[str, str]) -> Difference:
             sides.finish(engine, start)
         result.plugged.append(start)
         result.described = start.described
-    assert floor is not None
-    return floor
 
 
 def _replayed(job: Job, on: Mapping[str, str]) -> Start:
@@ -209,7 +207,7 @@ def _judgements(job: Job, engine: Any, start: Start, baseline: Start, floor: Dif
     ]
 
 
-def _check(job: Job, result: Result, floor: Difference) -> None:
+def _check(job: Job, result: Result) -> None:
     judged = result.baseline[0].judged
     assert judged is not None
     result.checks += checks.use(result)
@@ -218,10 +216,10 @@ def _check(job: Job, result: Result, floor: Difference) -> None:
     ]
     result.checks.append(checks.spread(spread(judged.prefill)))
     for task in result.kernels:
-        result.checks.append(_canary(job, result, task, floor))
+        result.checks.append(_canary(job, result, task))
 
 
-def _canary(job: Job, result: Result, task: str, floor: Difference) -> Check:
+def _canary(job: Job, result: Result, task: str) -> Check:
     """Run the deliberately wrong kernel of `task`: the same checks must refuse it."""
     label = f"canary of {task}"
     baseline = result.baseline[0].judged
@@ -233,8 +231,6 @@ def _canary(job: Job, result: Result, task: str, floor: Difference) -> Check:
             sides.finish(engine, start)
     except EngineFailed as error:  # what was measured before must not be lost with it
         return Check(name=f"canary, {task}", passed=False, detail=f"no accuracy verdict: {error}")
-    judgements = [
-        Judgement(what="prefill", difference=prefill(baseline.prefill, mine.prefill), floor=floor),
-        Judgement(what="decode", difference=decode(baseline.decode, mine.decode), floor=floor),
-    ]
+    found = {"prefill": prefill(baseline.prefill, mine.prefill), "decode": decode(baseline.decode, mine.decode)}
+    judgements = [replace(j, difference=found[j.what]) for j in result.judgements]  # the limits that were applied
     return checks.canary(task, start, judgements)

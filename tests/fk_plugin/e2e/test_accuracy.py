@@ -90,3 +90,14 @@ def test_ratio_of_equal_sides_contains_one_and_a_real_gain_excludes_it() -> None
     faster = stats.ratio(base, [[x * 1.2 for x in start] for start in base])
     assert faster.value == pytest.approx(1.2) and faster.low > 1.1
     assert stats.median(base) == 100.0 and stats.span(base) == (99.0, 101.0)
+
+
+def test_one_more_rounding_widens_a_limit_by_less_and_only_if_it_was_measured() -> None:
+    floor = Difference(mean=0.001, largest=0.01, count=9)
+    rounding = Difference(mean=0.1, largest=1.0, count=9)
+    for mean, largest, passes in ((0.14, 2.4, True), (0.16, 1.0, False), (0.1, 2.6, False)):
+        found = Difference(mean=mean, largest=largest, count=9)
+        assert Judgement(what="x", difference=found, floor=floor, rounding=rounding).passed is passes
+        assert not Judgement(what="x", difference=found, floor=floor).passed
+    for broken in (Difference(mean=math.inf, largest=math.inf, count=9), Difference(mean=0.1, largest=1.0, count=0)):
+        assert not Judgement(what="x", difference=rounding, floor=floor, rounding=broken).passed
