@@ -31,12 +31,17 @@ class Counters:
         size = _HEADER + _ENTRY * _ENTRIES
         if folder is None:
             self._map = mmap.mmap(-1, size)
+            self._map[:8] = _MAGIC
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / f"{os.getpid()}.counters").open("w+b") as file:
+            unfinished = folder / f"{os.getpid()}.counters.new"
+            with unfinished.open("w+b") as file:
+                file.write(_MAGIC)
                 file.truncate(size)
+                file.flush()
                 self._map = mmap.mmap(file.fileno(), size)
-        self._map[:8] = _MAGIC
+            # Under its own name only now: a reader never meets a file without its header.
+            unfinished.replace(folder / f"{os.getpid()}.counters")
         self._words = memoryview(self._map).cast("Q")
         self._index: dict[str, int] = {}
         self.pid = os.getpid()

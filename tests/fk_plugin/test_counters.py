@@ -1,11 +1,13 @@
 """Counters survive SIGKILL and are readable from outside; events are whole lines."""
 
+import mmap
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from fk_plugin.counters import Counters, Events, read_events, read_file, read_fo
 _CHILD = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from fk_plugin import proof
 proof.open_folder(Path(sys.argv[1]))
 proof.event("ready")
@@ -37,6 +40,20 @@ def test_counts_survive_sigkill_and_are_read_while_the_process_runs(tmp_path: Pa
         child.wait()
     assert read_folder(tmp_path)[child.pid]["call|t|k|8"] >= alive > 5
     assert [e["event"] for e in read_events(tmp_path)] == ["ready"]
+
+
+def test_a_reader_never_meets_a_file_without_its_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[int, dict[str, int]]] = []
+    real = mmap.mmap
+
+    def read_meanwhile(*args: Any, **kwargs: Any) -> mmap.mmap:
+        seen.append(read_folder(tmp_path))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr("fk_plugin.counters.mmap.mmap", read_meanwhile)
+    Counters(tmp_path).add("key")
+    assert seen == [{}]
+    assert list(read_folder(tmp_path).values()) == [{"key": 1}]
 
 
 def test_a_forked_child_counts_into_its_own_file(tmp_path: Path) -> None:
