@@ -11,7 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
+
+from fk_plugin.errors import FOREIGN_ERRORS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +60,22 @@ class Binding:
 
     def covers(self, engine_version: str) -> bool:
         """Whether the row is meant for this version of the engine (build tags and pre-releases included)."""
-        return bool(SpecifierSet(self.versions).contains(Version(engine_version).public, prereleases=True))
+        try:
+            public = Version(engine_version).public
+        except InvalidVersion:  # a build from a source tree may call itself "dev"
+            return False
+        return bool(SpecifierSet(self.versions).contains(public, prereleases=True))
 
     def mismatch(self) -> str | None:
         """Why the installed target is not what the row describes, or None. Imports the engine's module."""
         try:
             target = pkgutil.resolve_name(self.target)
-        except (ImportError, AttributeError) as error:
+        except FOREIGN_ERRORS as error:
             return f"expected {self.target}, but it cannot be imported: {error}"
-        found = str(inspect.signature(inspect.unwrap(target)))
+        try:
+            found = str(inspect.signature(inspect.unwrap(target)))
+        except (TypeError, ValueError):
+            return f"expected {self.target} to be a method, but found a {type(target).__name__}"
         if found != self.signature:
             return f"expected {self.target} with signature {self.signature}, but found {found}"
         return None
@@ -83,6 +92,7 @@ class Adapter:
         filter_variable: the engine's variable that lists the plugins to load; unset means all.
         empty_filter_loads_all: whether setting it to nothing means all as well, and not none.
         bindings: the table.
+        needs: what the plugin function itself uses of the engine, each as "module:name".
         launcher: "module:Class" of the end-to-end launcher (see fk_plugin.e2e.protocol).
     """
 
@@ -94,6 +104,7 @@ class Adapter:
     empty_filter_loads_all: bool
     bindings: tuple[Binding, ...]
     launcher: str
+    needs: tuple[str, ...] = ()
 
     def installed(self) -> tuple[str, str] | None:
         """(distribution, version) of the installed engine, or None."""
@@ -102,6 +113,17 @@ class Adapter:
                 return name, version(name)
             except PackageNotFoundError:
                 continue
+        return None
+
+    def lacking(self) -> str | None:
+        """What the installed engine has not that the plugin function needs, or None. Imports the engine."""
+        for target in self.needs:
+            try:
+                pkgutil.resolve_name(target)
+            except FOREIGN_ERRORS as error:
+                return (
+                    f"nothing can be bound in this {self.engine}: expected {target}, but it cannot be imported: {error}"
+                )
         return None
 
     def select(self, engine_version: str, device: str) -> tuple[Binding, ...]:

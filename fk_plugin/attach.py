@@ -11,7 +11,7 @@ from typing import Any
 from fk_plugin import dispatch, proof, rounding
 from fk_plugin.adapter import Binding
 from fk_plugin.env import Mode, Settings
-from fk_plugin.errors import StrictError
+from fk_plugin.errors import FOREIGN_ERRORS, StrictError
 
 log = logging.getLogger("fk_plugin")
 
@@ -98,6 +98,27 @@ def stood_down(sentences: Iterable[str], settings: Settings) -> None:
         log.warning("fk-plugin stands down: %s", sentence)
         if settings.mode is Mode.STRICT:
             raise refused(sentence)
+
+
+def bind_by(
+    bindings: list[Binding], key: Callable[[Binding], str], bind: Callable[[list[Binding]], None], settings: Settings
+) -> list[Binding]:
+    """Call `bind` with the bindings of each key and return those that are bound now.
+
+    Where the engine is not built as its adapter expects, `bind` fails on the engine's own code; those tasks stand down
+    rather than end the engine.
+    """
+    bound = []
+    for place in dict.fromkeys(key(b) for b in bindings):
+        rows = [b for b in bindings if key(b) == place]
+        try:
+            bind(rows)
+        except FOREIGN_ERRORS as error:
+            reason = f"{place} cannot be bound: {type(error).__name__}: {error}"
+            stood_down([f"{task}: {reason}" for task in dict.fromkeys(b.task for b in rows)], settings)
+        else:
+            bound += rows
+    return bound
 
 
 def trace_calls(owner: type, method: str, task_of: Callable[..., str]) -> None:

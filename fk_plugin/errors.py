@@ -1,5 +1,12 @@
 """The errors that a user may see. Each message says what was expected, what came, and what to do."""
 
+# What importing code of other packages may raise: a module that moved, a library that is not there, a name defined
+# twice. Such code is looked at, and left alone if it is not what was expected.
+FOREIGN_ERRORS = (
+    ImportError, AttributeError, NameError, SyntaxError, TypeError, ValueError, LookupError, AssertionError, OSError,
+    RuntimeError,
+)  # fmt: skip
+
 
 class FkError(Exception):
     """Base of every error this package raises on purpose."""

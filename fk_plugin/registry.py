@@ -16,12 +16,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fk_plugin.errors import UsageError
+from fk_plugin.errors import FOREIGN_ERRORS, UsageError
 from fk_plugin.kernel import Kernel, Requires, source_hash
 from fk_plugin.task import Task
 
@@ -46,13 +46,32 @@ def _modules(package: ModuleType) -> Iterator[str]:
             yield info.name
 
 
+def _package(point: EntryPoint) -> ModuleType:
+    try:
+        package: ModuleType = point.load()
+    except FOREIGN_ERRORS as error:
+        raise UsageError(f"{_broken(point, error)}; install the package it belongs to again, or remove it.") from error
+    return package
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except FOREIGN_ERRORS as error:
+        raise UsageError(f"{name} cannot be imported: {error}; install its package again.") from error
+
+
+def _broken(point: EntryPoint, error: Exception) -> str:
+    return f"{point.value}, which the entry point {point.name} of {point.group} names, cannot be imported: {error}"
+
+
 @lru_cache(maxsize=1)
 def tasks() -> dict[str, Task]:
     """Every task by name. Imports torch."""
     found: dict[str, Task] = {}
     for point in entry_points(group=TASKS):
-        for module in _modules(point.load()):
-            for value in vars(importlib.import_module(module)).values():
+        for module in _modules(_package(point)):
+            for value in vars(_module(module)).values():
                 if not isinstance(value, Task):
                     continue
                 if value.name in found and found[value.name] is not value:
@@ -75,14 +94,14 @@ def kernels(task_name: str) -> tuple[dict[str, Kernel], tuple[Unavailable, ...]]
     found: dict[str, Kernel] = {}
     missing = []
     for point in entry_points(group=KERNELS):
-        root = point.load()
+        root = _package(point)
         name = f"{root.__name__}.{task_name}"
         if importlib.util.find_spec(name) is None:
             continue
         for module in _modules(importlib.import_module(name)):
             try:
                 loaded = importlib.import_module(module)
-            except ImportError as error:
+            except FOREIGN_ERRORS as error:
                 missing.append(Unavailable(task=task_name, name=module.rsplit(".", 1)[1], reason=str(error)))
                 continue
             for item in _kernels_in(loaded):
@@ -165,13 +184,30 @@ def _kernels_in(module: ModuleType) -> list[Kernel]:
 
 
 @lru_cache(maxsize=1)
+def _adapters() -> tuple[dict[str, Adapter], dict[str, str]]:
+    found, broken = {}, {}
+    for point in entry_points(group=ADAPTERS):
+        try:
+            found[point.name] = point.load()
+        except FOREIGN_ERRORS as error:
+            broken[point.name] = _broken(point, error)
+    return found, broken
+
+
 def adapters() -> dict[str, Adapter]:
     """Every engine adapter by engine name. Imports no engine."""
-    return {point.name: point.load() for point in entry_points(group=ADAPTERS)}
+    return _adapters()[0]
+
+
+def broken_adapters() -> dict[str, str]:
+    """Why an adapter cannot be imported, by engine name."""
+    return _adapters()[1]
 
 
 def adapter(engine: str) -> Adapter:
-    """The adapter of `engine`; UsageError with the nearest names if there is none."""
+    """The adapter of `engine`; UsageError with the nearest names if there is none, or with why it is broken."""
+    if engine in broken_adapters():
+        raise UsageError(f"{broken_adapters()[engine]}; install the package it belongs to again.")
     try:
         return adapters()[engine]
     except KeyError:

@@ -10,6 +10,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Any
 
+from fk_plugin.errors import FOREIGN_ERRORS
+
 if TYPE_CHECKING:
     from fk_plugin.adapter import Adapter
 
@@ -37,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 def examine() -> dict[str, Any]:
     """Everything `fk doctor` knows, as plain data; "problems" is a list of sentences, each with what to do."""
-    from fk_plugin import env, registry
+    from fk_plugin import env
     from fk_plugin.errors import UsageError
 
     report: dict[str, Any] = {"packages": _packages(), "device": "none", "engines": {}, "problems": []}
@@ -68,11 +70,21 @@ def examine() -> dict[str, Any]:
     if settings.mode is env.Mode.OFF:
         problems.append("FK_PLUGIN=off keeps every kernel out; unset it to use them.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    for name, adapter in registry.adapters().items():
-        report["engines"][name] = _engine(adapter, device, set(plan.kernels), problems)
-    if not any(e["version"] for e in report["engines"].values()):
-        problems.append("no engine is installed here; install vllm or sglang into this environment.")
+    report["engines"] = _engines(device, set(plan.kernels), problems)
     return report
+
+
+def _engines(device: str, planned: set[str], problems: list[str]) -> dict[str, Any]:
+    from fk_plugin import registry
+
+    engines = {n: _engine(adapter, device, planned, problems) for n, adapter in registry.adapters().items()}
+    for name, reason in registry.broken_adapters().items():
+        problems.append(f"no kernel can be in force in {name}: {reason}; reinstall fk-plugin here.")
+    if not engines and not registry.broken_adapters():
+        problems.append("no kernel can be in force: fk-plugin can be imported but is not installed; use pip.")
+    elif engines and not any(e["version"] for e in engines.values()):
+        problems.append("no engine is installed here; install vllm or sglang into this environment.")
+    return engines
 
 
 def _packages() -> dict[str, str | None]:
@@ -98,6 +110,9 @@ def _engine(adapter: Adapter, device: str, planned: set[str], problems: list[str
         problems.append(
             f"{adapter.engine} will not load fk-plugin: its entry point is missing; reinstall fk-plugin here."
         )
+    lacking = adapter.lacking()
+    if lacking:
+        problems.append(f"{lacking}.")
     rows = adapter.select(installed[1], device)
     for binding in rows:
         mismatch = binding.mismatch()
@@ -126,10 +141,12 @@ def _loads(adapter: Adapter, point: Any, problems: list[str]) -> str:
         return f"no: not in {adapter.filter_variable}"
     try:
         point.load()
-    except (ImportError, AttributeError) as error:
+    except FOREIGN_ERRORS as error:
+        ours = "so no kernel is in force there; reinstall fk-plugin here."
+        theirs = "a leftover of an uninstalled package does this, remove its dist-info folder."
         problems.append(
             f"{adapter.engine} finds the plugin {point.name} ({point.value}) but cannot import it: {error}; "
-            "a leftover of an uninstalled package does this, remove its dist-info folder."
+            + (ours if point.name == adapter.entry_point else theirs)
         )
         return f"no: {error}"
     return "yes"

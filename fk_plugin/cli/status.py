@@ -45,7 +45,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
     if not events:
         raise UsageError(
             f"{folder} holds no events of an engine; start one with FK_PROOF_DIR={folder} and FK_KERNELS set, and "
-            "look again once its model is loaded."
+            "look again once its model is loaded. `fk doctor` says whether the engine can load the plugin at all."
         )
     counts = read_folder(folder)
     rows: list[dict[str, Any]] = []

@@ -109,6 +109,7 @@ _SGLANG_ON_CUDA = (
     _SEEN
     + """
 from types import SimpleNamespace
+import sglang.srt.model_executor.model_runner  # imports extensions that a CPU build lacks once it is "CUDA"
 import sglang.srt.utils as utils
 from sglang.srt.layers import activation
 from sglang.srt.layers.utils import multi_platform

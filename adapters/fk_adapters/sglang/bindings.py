@@ -62,4 +62,10 @@ ADAPTER = Adapter(
     empty_filter_loads_all=True,
     bindings=BINDINGS,
     launcher="fk_adapters.sglang.launcher:SglangLauncher",
+    needs=(
+        "sglang.srt.utils:is_cuda",
+        "sglang.srt.plugins.hook_registry:HookRegistry._hooks",
+        "sglang.srt.plugins.hook_registry:HookRegistry._patched",
+        "sglang.srt.model_executor.model_runner:ModelRunner.load_model",
+    ),
 )

@@ -39,6 +39,10 @@ def _register() -> None:
     if not plan and settings.proof_dir is None:
         return
     proof.open_folder(settings.proof_dir)
+    lacking = ADAPTER.lacking()
+    if lacking:
+        attach.stood_down([lacking], settings)
+        return
     import sglang
     from sglang.srt.utils import is_cuda
 
@@ -48,8 +52,7 @@ def _register() -> None:
     good, refused = matching(ADAPTER, plan.kernels, sglang.__version__, device)
     attach.stood_down(refused, settings)
     attach.put_in_force({b.task: plan.kernels[b.task] for b in good}, settings)
-    for target in dict.fromkeys(b.target for b in good):
-        _bind([b for b in good if b.target == target])
+    attach.bind_by(good, lambda b: b.target, _bind, settings)
     _State.settings = settings
     proof.event("installed", engine="sglang", version=sglang.__version__, device=device, kernels=plan.fingerprint)
     _hook(_LOAD_MODEL, _model_loaded, "AFTER")
@@ -81,8 +84,8 @@ def _bind(rows: list[Binding]) -> None:
     for binding in rows:
         calls[binding.task] = attach.operator_call(binding)
         dispatch.operator(registry.task(binding.task)).set_fallback(*fallbacks.of(binding))
-        _State.bindings[binding.task] = binding
     _hook(rows[0].target.replace(":", "."), sites.of(rows[0].owner).hook(calls), "AROUND")
+    _State.bindings |= {b.task: b for b in rows}
 
 
 def _bound(task: str, module: Any) -> bool:

@@ -79,4 +79,12 @@ ADAPTER = Adapter(
     empty_filter_loads_all=False,
     bindings=BINDINGS,
     launcher="fk_adapters.vllm.launcher:VllmLauncher",
+    needs=(
+        "vllm.platforms:current_platform.is_cpu",
+        "vllm.envs:environment_variables",
+        "vllm.config:get_cached_compilation_config",
+        "vllm.model_executor.custom_op:CustomOp.register_oot",
+        "vllm.model_executor.custom_op:op_registry_oot",
+        "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
+    ),
 )

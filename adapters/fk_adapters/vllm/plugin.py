@@ -33,6 +33,10 @@ def register() -> None:
     if not plan and settings.proof_dir is None:
         return
     proof.open_folder(settings.proof_dir)
+    lacking = ADAPTER.lacking()
+    if lacking:
+        attach.stood_down([lacking], settings)
+        return
     import vllm
     from vllm.platforms import current_platform
 
@@ -45,8 +49,7 @@ def register() -> None:
     attach.stood_down(refused, settings)
     good = [b for b in good if _slot_is_free(b, settings)]
     attach.put_in_force({b.task: plan.kernels[b.task] for b in good}, settings)
-    for site in dict.fromkeys(b.site for b in good):
-        _bind([b for b in good if b.site == site])
+    good = attach.bind_by(good, lambda b: b.site, _bind, settings)
     if good:
         # vLLM reuses ahead-of-time artifacts by key, and the key knows nothing of plugins: without this a graph
         # compiled before the plugin was installed is loaded and no kernel of ours is ever called.
