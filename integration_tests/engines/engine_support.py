@@ -109,6 +109,15 @@ def assert_calls(folder: Path, *expected: dict[str, int]) -> None:
     assert sorted(called, key=str) == sorted((dict(sorted(calls.items())) for calls in expected), key=str)
 
 
+def kernels_by_task(folder: Path) -> dict[str, set[str]]:
+    """Which kernels any process that wrote into `folder` called."""
+    called: dict[str, set[str]] = {}
+    for counts in read_folder(folder).values():
+        for task, used in proof.usage(counts).items():
+            called.setdefault(task, set()).update(used.calls)
+    return called
+
+
 WRONG_BY_TEN_PERCENT = """
 import torch
 import torch.nn.functional as F
