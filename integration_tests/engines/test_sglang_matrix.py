@@ -111,4 +111,4 @@ def test_a_wrong_kernel_is_called_as_often_and_changes_what_the_model_says(
     expected = {task: ("canary", cases[case].sites[task])}
     wrong = start(case, expected, FK_PLUGIN="strict", FK_KERNELS=f"{task}=canary")
     difference = _furthest(wrong, off(case))
-    assert difference > 0.1
+    assert difference > 0.05  # with random weights a wrong rotation moves them least: 0.12
