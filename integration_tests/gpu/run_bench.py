@@ -8,6 +8,7 @@ Runs from a checkout without installation: where no entry points are installed i
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -223,6 +224,14 @@ def commands() -> None:
     _fk("grouped_gemm", "--workloads", "*zipf-decode-32")
 
 
+def figures(mode: str) -> None:
+    """Every kernel of the norm, rotary and activation family over the token buckets of a Llama-3.1-8B."""
+    for task in ("silu_and_mul", "gelu_and_mul", "rms_norm", "fused_add_rms_norm", "layer_norm", "rotary_embedding",
+                 "rope_kv_write"):  # fmt: skip
+        buckets = ("decode-1", "decode-8", "decode-32", "decode-256", "prefill-2048", "prefill-8192")
+        _fk(task, "--mode", mode, "--workloads", ",".join(f"llama-3.1-8b-{b}" for b in buckets))
+
+
 def ranks() -> None:
     """Two ranks over NCCL, where there are two GPUs."""
     import torch
@@ -251,7 +260,8 @@ def _fk(task: str, *options: str) -> float:
 
 SECTIONS: dict[str, Callable[[], None]] = {
     "minute": minute, "commands": commands, "cheats": cheats, "failures": failures, "copies": copies,
-    "aa": against_itself, "ranks": ranks,
+    "aa": against_itself, "ranks": ranks, "graph": functools.partial(figures, "graph"),
+    "compile": functools.partial(figures, "compile"),
 }  # fmt: skip
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from fk_plugin.task import Baseline, Cost, Mirror, Overload, Region, Task, Workload
+from fk_plugin.task import Baseline, Cost, Mirror, Overload, Task, Workload
+from fk_tasks import _regions
 
 # Gate and up projections are stored side by side, so the operator's input is twice the intermediate size wide.
 # Source of the sizes: `intermediate_size` in each model's published config.json.
 _INTERMEDIATE = {"SmolLM2-135M": 1536, "Llama-3.1-8B": 14336}
-_HIDDEN = {1536: 576, 14336: 4096}  # `hidden_size` by `intermediate_size`
 _DECODE_TOKENS = (1, 8, 32, 128, 256)
 _PREFILL_TOKENS = (512, 2048, 8192)
 
@@ -121,19 +121,6 @@ def _flashinfer(device: str) -> Callable[..., Any]:
     return lambda x, round_activation=True: run(x)
 
 
-def _mlp_extra(workload: Workload, device: str, seed: int) -> tuple[torch.Tensor, ...]:
-    generator = torch.Generator(device).manual_seed(seed)
-    inner = workload.axes["intermediate"]
-    hidden = _HIDDEN.get(inner, inner // 4)
-    weight_HD = torch.randn((hidden, inner), generator=generator, device=device) / inner**0.5
-    return (weight_HD.to(getattr(torch, workload.dtype)),)
-
-
-def _mlp_region(op: Callable[..., Any], args: tuple[Any, ...], extra: tuple[Any, ...]) -> torch.Tensor:
-    """The operator and down_proj. What precedes it, gate_up_proj, is a matrix product that nothing fuses into."""
-    return F.linear(op(*args), extra[0])
-
-
 _SIGNATURE = "(self, x: torch.Tensor) -> torch.Tensor"
 
 SILU_AND_MUL = Task(
@@ -181,11 +168,7 @@ SILU_AND_MUL = Task(
         Baseline(name="sgl_kernel.silu_and_mul", engine="sglang", load=_sglang, devices=("cuda",)),
         Baseline(name="flashinfer.silu_and_mul", engine="flashinfer", load=_flashinfer, devices=("cuda",)),
     ),
-    region=Region(
-        run=_mlp_region,
-        source="vllm.model_executor.models.llama:LlamaMLP.forward",
-        extra=_mlp_extra,
-    ),
+    region=_regions.GATED,
     mirrors=(
         Mirror(
             engine="vllm",

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fk_plugin.task import Baseline, Cost, Mirror, Overload, Task, Workload
+from fk_tasks import _regions
 
 # `intermediate_size` and the activation of each model's published config.json. SmolLM2 and Llama gate with silu; their
 # sizes are here so that the gated activations can be compared with each other.
@@ -186,6 +187,7 @@ GELU_AND_MUL = Task(
         Baseline(name="sgl_kernel.gelu_and_mul", engine="sglang", load=_sglang, devices=("cuda",)),
         Baseline(name="flashinfer.gelu_and_mul", engine="flashinfer", load=_flashinfer, devices=("cuda",)),
     ),
+    region=_regions.GATED,
     # Both classes hold `approximate` as an attribute; the adapter passes it on.
     mirrors=tuple(
         Mirror(

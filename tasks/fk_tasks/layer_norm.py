@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from fk_plugin.task import Baseline, Cost, Mirror, Overload, Task, Workload
+from fk_tasks import _regions
 
 # Hidden size and eps of each model's published config.json: n_embd and layer_norm_epsilon (GPT-2), hidden_size and
 # layer_norm_eps (Phi-2), index_head_dim (DeepSeek-V3.2, whose indexer norms its keys). SmolLM2 and Llama use the
@@ -191,6 +192,7 @@ LAYER_NORM = Task(
         Baseline(name="torch.layer_norm", engine="torch", load=_torch),
         Baseline(name="flashinfer.layernorm", engine="flashinfer", load=_flashinfer, devices=("cuda",)),
     ),
+    region=_regions.EMBEDDED,
     mirrors=(
         Mirror(
             engine="vllm",

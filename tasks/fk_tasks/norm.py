@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from fk_plugin.task import Baseline, Mirror, Overload, Region, Task, Workload
+from fk_plugin.task import Baseline, Mirror, Overload, Task
 from fk_tasks import _norm_baselines as baselines
 from fk_tasks import _norm_workloads as data
+from fk_tasks import _regions
 
 ROUNDINGS = ("weight", "once", "input")
 
@@ -160,24 +161,6 @@ def _tokens(x: torch.Tensor, *_: Any) -> int:
     return x.numel() // x.shape[-1]
 
 
-def _embed_region(op: Any, args: tuple[Any, ...], extra: tuple[Any, ...]) -> torch.Tensor:
-    """The first layer's input norm: a gather before it and a projection behind it, as LlamaModel.forward has them."""
-    x, *rest = args
-    table_VD, ids_T, proj_DN = extra
-    return op(table_VD[ids_T] + x, *rest) @ proj_DN
-
-
-def _embed_extra(workload: Workload, device: str, seed: int) -> tuple[Any, ...]:
-    generator = torch.Generator(device).manual_seed(seed)
-    width, tokens = workload.axes["hidden"], workload.axes["tokens"]
-    dtype = getattr(torch, workload.dtype)
-    table_VD = torch.randn((1024, width), generator=generator, device=device).to(dtype)
-    shape = (tokens, workload.axes["heads"]) if "heads" in workload.axes else (tokens,)
-    ids_T = torch.randint(0, 1024, shape, generator=generator, device=device)
-    proj_DN = (torch.randn((width, 128), generator=generator, device=device) / width**0.5).to(dtype)
-    return table_VD, ids_T, proj_DN
-
-
 _ROW = "Tensor? weight, float eps, int? variance_size=None, str rounding='weight'"
 _NATIVE = "(self, x: torch.Tensor, residual: torch.Tensor | None = None)"
 _VLLM = f"{_NATIVE} -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
@@ -218,7 +201,7 @@ RMS_NORM = Task(
         Baseline(name="sgl_kernel.rmsnorm", engine="sglang", load=baselines.sglang, devices=("cuda",)),
         Baseline(name="torch.rms_norm", engine="torch", load=baselines.torch_native),
     ),
-    region=Region(run=_embed_region, source="vllm.model_executor.models.llama:LlamaModel.forward", extra=_embed_extra),
+    region=_regions.EMBEDDED,
 )
 
 FUSED_ADD_RMS_NORM = Task(
@@ -248,4 +231,5 @@ FUSED_ADD_RMS_NORM = Task(
         Baseline(name="vllm._C.fused_add_rms_norm", engine="vllm", load=baselines.vllm_add),
         Baseline(name="sgl_kernel.fused_add_rmsnorm", engine="sglang", load=baselines.sglang_add, devices=("cuda",)),
     ),
+    region=_regions.ADDED,
 )

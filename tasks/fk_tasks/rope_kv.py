@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fk_plugin.task import Baseline, Cost, Mirror, Overload, Task, Workload
+from fk_tasks import _regions
 from fk_tasks import _rotary_data as data
 from fk_tasks.cache import store_kv_cache
 from fk_tasks.rotary import by_head, oracle_heads, rotated
@@ -183,6 +184,7 @@ ROPE_KV_WRITE = Task(
         Baseline(name="vllm.rotary_then_cache", engine="vllm", load=_vllm, devices=("cuda",)),
         Baseline(name="sglang.rope_store", engine="sglang", load=_sglang, devices=("cuda",)),
     ),
+    region=_regions.ROTATED_AND_WRITTEN,
     mirrors=(
         Mirror(
             engine="vllm",

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from fk_plugin.task import Baseline, Cost, Mirror, Overload, Task, Workload
+from fk_tasks import _regions
 from fk_tasks import _rotary_data as data
 
 
@@ -214,6 +215,7 @@ ROTARY_EMBEDDING = Task(
         Baseline(name="sglang.apply_rope_inplace", engine="sglang", load=_sglang, devices=("cuda",)),
         Baseline(name="flashinfer.apply_rope_inplace", engine="flashinfer", load=_flashinfer, devices=("cuda",)),
     ),
+    region=_regions.ROTATED,
     mirrors=tuple(
         Mirror(engine=engine, target=f"{engine}.{path}", signature=signature, arguments={"round_products": rounds})
         for engine, path, signature, rounds in (

@@ -16,7 +16,7 @@ _ELEMENTS = 1024
 
 
 @triton.jit
-def _rows(
+def fk_fused_add_rms_norm(
     x_ptr,
     residual_ptr,
     w_ptr,
@@ -110,7 +110,7 @@ def triton_rows(
     tile = max(1, _ELEMENTS // block)
     # Triton launches on the current device, which need not be the tensor's.
     with torch.cuda.device(x.device):
-        _rows[(triton.cdiv(rows, tile),)](
+        fk_fused_add_rms_norm[(triton.cdiv(rows, tile),)](
             x,
             residual,
             x if weight is None else weight,

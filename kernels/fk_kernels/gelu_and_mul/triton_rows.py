@@ -15,7 +15,7 @@ _MAX_BLOCKS = 65535  # grid axis 1
 
 
 @triton.jit
-def _rows(x_ptr, out_ptr, row_stride, half, TANH: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr):
+def fk_gelu_and_mul(x_ptr, out_ptr, row_stride, half, TANH: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)  # row * stride passes 2^31 from 75 thousand tokens of 28,672 columns
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = column < half
@@ -63,7 +63,9 @@ def triton_rows(
         grid = (target.numel() // half, triton.cdiv(half, BLOCK))
         # Triton launches on the current device, which need not be the tensor's.
         with torch.cuda.device(x.device):
-            _rows[grid](x, target, row_stride, half, TANH=approximate == "tanh", ROUND=round_activation, BLOCK=BLOCK)
+            fk_gelu_and_mul[grid](
+                x, target, row_stride, half, TANH=approximate == "tanh", ROUND=round_activation, BLOCK=BLOCK
+            )
     if out is not None and target is not out:
         out.copy_(target)
         return out

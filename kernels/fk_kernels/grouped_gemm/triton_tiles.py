@@ -16,7 +16,7 @@ _MAX_EXPERTS = 1024  # their offsets are scanned by every program
 
 
 @triton.jit
-def _tiles(
+def fk_grouped_gemm(
     x_ptr,
     weight_ptr,
     offset_ptr,
@@ -94,7 +94,7 @@ def triton_tiles(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -
     most = triton.cdiv(rows, BLOCK_M) + min(experts + 1, rows)
     # Triton launches on the current device, which need not be the tensor's.
     with torch.cuda.device(x.device):
-        _tiles[(most, triton.cdiv(n, BLOCK_N))](
+        fk_grouped_gemm[(most, triton.cdiv(n, BLOCK_N))](
             x,
             weight,
             offsets,

@@ -16,7 +16,7 @@ _ELEMENTS = 1024  # per program at least, so that 128-wide q and k heads do not 
 
 
 @triton.jit
-def _rows(
+def fk_rms_norm(
     x_ptr,
     w_ptr,
     out_ptr,
@@ -105,7 +105,7 @@ def triton_rows(
         tile = max(1, _ELEMENTS // block)
         # Triton launches on the current device, which need not be the tensor's.
         with torch.cuda.device(x.device):
-            _rows[(triton.cdiv(rows, tile),)](
+            fk_rms_norm[(triton.cdiv(rows, tile),)](
                 x,
                 x if weight is None else weight,
                 target,

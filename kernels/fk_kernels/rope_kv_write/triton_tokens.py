@@ -32,7 +32,7 @@ def _either(query_at, key_at, offset, of_query, of_key):
 
 
 @triton.jit
-def _tokens(
+def fk_rope_kv_write(
     query_ptr,
     key_ptr,
     value_ptr,
@@ -189,7 +189,7 @@ def triton_tokens(
     table = (cos_sin_cache.shape[0], cos_sin_cache.stride(0))
     # Triton launches on the current device, which need not be the tensor's.
     with torch.cuda.device(query.device):
-        _tokens[(tokens, triton.cdiv(heads, tile))](
+        fk_rope_kv_write[(tokens, triton.cdiv(heads, tile))](
             *rows,
             key_cache,
             value_cache,

@@ -24,7 +24,7 @@ def _rotate(a, b, cos, sin, dtype: tl.constexpr, ROUND: tl.constexpr):
 
 
 @triton.jit
-def _heads(
+def fk_rotary_embedding(
     query_ptr,
     key_ptr,
     position_ptr,
@@ -131,7 +131,7 @@ def triton_heads(
     tile = min(triton.next_power_of_2(heads), max(1, _PAIRS // block))
     # Triton launches on the current device, which need not be the tensor's.
     with torch.cuda.device(query.device):
-        _heads[(tokens, triton.cdiv(heads, tile))](
+        fk_rotary_embedding[(tokens, triton.cdiv(heads, tile))](
             query,
             key,
             positions,

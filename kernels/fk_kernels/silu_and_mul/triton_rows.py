@@ -14,7 +14,7 @@ BLOCK = 1024
 
 
 @triton.jit
-def _rows(x_ptr, out_ptr, row_stride, half, ROUND: tl.constexpr, BLOCK: tl.constexpr):
+def fk_silu_and_mul(x_ptr, out_ptr, row_stride, half, ROUND: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)  # row * stride passes 2^31 from 75 thousand tokens of 28,672 columns
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = column < half
@@ -53,5 +53,5 @@ def triton_rows(x: torch.Tensor, round_activation: bool = True, *, out: torch.Te
     grid = (rows, triton.cdiv(half, BLOCK))
     # Triton launches on the current device, which need not be the tensor's.
     with torch.cuda.device(x.device):
-        _rows[grid](x, out, row_stride, half, ROUND=round_activation, BLOCK=BLOCK)
+        fk_silu_and_mul[grid](x, out, row_stride, half, ROUND=round_activation, BLOCK=BLOCK)
     return out

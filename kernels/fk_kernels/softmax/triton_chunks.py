@@ -17,7 +17,7 @@ MAX_WIDTH = CHUNK * 4096
 
 
 @triton.jit
-def _partial(x_ptr, max_ptr, sum_ptr, row_stride, column_stride, width, chunks, CHUNK: tl.constexpr):
+def fk_softmax_partial(x_ptr, max_ptr, sum_ptr, row_stride, column_stride, width, chunks, CHUNK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     column = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -31,7 +31,7 @@ def _partial(x_ptr, max_ptr, sum_ptr, row_stride, column_stride, width, chunks, 
 
 
 @triton.jit
-def _normalise(
+def fk_softmax_normalise(
     x_ptr,
     max_ptr,
     sum_ptr,
@@ -86,8 +86,8 @@ def triton_chunks(
         strides = (x.stride(0) if x.dim() == 2 else width), x.stride(-1)
         # Triton launches on the current device, which need not be the tensor's.
         with torch.cuda.device(x.device):
-            _partial[(rows, chunks)](x, tops, sums, *strides, width, chunks, CHUNK=CHUNK, num_warps=8)
-            _normalise[(rows, chunks)](
+            fk_softmax_partial[(rows, chunks)](x, tops, sums, *strides, width, chunks, CHUNK=CHUNK, num_warps=8)
+            fk_softmax_normalise[(rows, chunks)](
                 x,
                 tops,
                 sums,

@@ -11,7 +11,7 @@ _MAX_TILES = 65535  # grid axis 1
 
 
 @triton.jit
-def _tiles(
+def fk_store_kv_cache(
     key_ptr,
     value_ptr,
     key_cache_ptr,
@@ -97,7 +97,7 @@ def triton_tiles(
     value_strides = _slots(value_cache)[2]
     # Triton launches on the current device, which need not be the tensor's.
     with torch.cuda.device(key.device):
-        _tiles[(tokens, triton.cdiv(width, BLOCK))](
+        fk_store_kv_cache[(tokens, triton.cdiv(width, BLOCK))](
             key,
             value,
             key_cache,
