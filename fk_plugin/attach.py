@@ -157,16 +157,26 @@ def name_sites(model: Any, owners: Iterable[type]) -> None:
 
 
 def operator_call(binding: Binding) -> Callable[..., Any]:
-    """The operator of a binding's task with the arguments that its site fixes."""
+    """The operator of a binding's task with the arguments that its site fixes. It returns what the task computes, also
+    where the task writes its arguments: those, or new tensors where a compiler is looking.
+
+    A compiler cannot see that overwriting is harmless: it copies what an opaque operator writes, if that is a view or
+    an input of the graph. (On an H200 vLLM's graph held two such copies a layer.)
+    """
     import torch
 
     from fk_plugin import registry
 
-    dispatch.operator(registry.task(binding.task))
+    task = registry.task(binding.task)
+    defined = dispatch.operator(task)
     operator, arguments = getattr(torch.ops.fk, binding.task), dict(binding.arguments)
+    returning = getattr(operator, "returning", None) if defined.written else None
 
     def call(*args: Any) -> Any:
-        return operator(*args, **arguments)
+        if returning is not None and torch.compiler.is_compiling():
+            return returning(*args, **arguments)
+        result = operator(*args, **arguments)
+        return tuple(args[i] for i in defined.written) if defined.written else result
 
     return call
 

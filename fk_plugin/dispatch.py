@@ -58,9 +58,9 @@ class Operator:
         self._disabled: str | None = "no kernel in force"
         self._takes_out = False
         self._proven = False
-        self._written = _written(task.overloads[0])
+        self.written = _written(task.overloads[0])  # positions of the arguments that the first form writes
         # A first form that reads what it overwrites: after a failure half way there is nothing left to fall back on.
-        self._overwrites = bool(self._written) and any(not o.mutates for o in task.overloads)
+        self._overwrites = bool(self.written) and any(not o.mutates for o in task.overloads)
         self._dtypes: frozenset[torch.dtype] = frozenset()
         self._check_capability = False
         for overload in task.overloads:
@@ -154,11 +154,11 @@ class Operator:
         """
         copies = self._copied(args)
         self.kernel.fn(*copies)  # type: ignore[union-attr]
-        for i in self._written:
+        for i in self.written:
             args[i].copy_(copies[i])
 
     def _copied(self, args: tuple[Any, ...]) -> list[Any]:
-        return [a.clone(memory_format=torch.contiguous_format) if i in self._written else a for i, a in enumerate(args)]
+        return [a.clone(memory_format=torch.contiguous_format) if i in self.written else a for i, a in enumerate(args)]
 
     def _out_form(self, *args: Any, **outs: Any) -> None:
         results = tuple(outs.values())
@@ -173,7 +173,7 @@ class Operator:
             return outs
         copies = self._copied(args)
         self._first(*copies)
-        results = tuple(copies[i] for i in self._written)
+        results = tuple(copies[i] for i in self.written)
         return results if isinstance(outs, tuple) else results[0]
 
     def _into(self, args: tuple[Any, ...], outs: tuple[Any, ...]) -> bool:

@@ -100,12 +100,15 @@ class Region:
 
     `run(op, args, extra)` calls `op(*args)` (or op on what it computed from them) between its neighbours, in plain
     torch that compiles without a graph break, and returns tensors. `extra(workload, device, seed)` makes what the
-    neighbours need besides, weights for example. `source` says which engine code it was taken from.
+    neighbours need besides, weights for example. `source` says which engine code it was taken from. `native` is the
+    form of the operator that production's own code has there, where that is not the task's first: it takes the same
+    arguments and may return what the first form writes. The compiler inlines it into the baseline.
     """
 
     run: Callable[[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]], Any]
     source: str
     extra: Callable[[Workload, str, int], tuple[Any, ...]] = lambda workload, device, seed: ()
+    native: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,9 @@ Three measures, because each alone has a known hole:
     element  worst error in units in the last place of max(|oracle|, rms of the row): one bad element is not averaged
              away, and an output that cancels to nearly zero does not count as infinitely wrong
     ulp      worst error in units in the last place of |oracle| itself: small elements are not free either; used only
-             where the yardsticks stay below _HEAVY, since a sum that cancels has no bound in this unit
+             where the yardsticks stay below _HEAVY, since a sum that cancels has no bound in this unit. In 16 bits
+             |oracle| counts as at least 2^-12 of the row's rms: float32 arithmetic before the rounding is 2^-24 of the
+             rms off, and the largest of many elements near zero would say how many were looked at
 """
 
 from __future__ import annotations
@@ -116,8 +118,9 @@ def _measure_chunk(got: torch.Tensor, oracle: torch.Tensor, reference: torch.Ten
     if truth.shape[1] < _NARROW:  # too few elements to say what is small in a row: the typical row's size stands in
         norm = norm.clamp(min=float(truth.norm()) / math.sqrt(max(truth.shape[0], 1)))
     row = torch.where(norm > 0, off.norm(dim=1) / norm.clamp(min=1e-300), torch.where(off.amax(1) > 0, math.inf, 0.0))
-    ulp = off / spacing(truth.abs(), reference.dtype)
     rms = (norm / math.sqrt(max(truth.shape[1], 1))).unsqueeze(1)
+    least = rms * 2.0**-12 if torch.finfo(reference.dtype).bits == 16 else torch.zeros_like(rms)
+    ulp = off / spacing(torch.maximum(truth.abs(), least), reference.dtype)
     element = off / spacing(torch.maximum(truth.abs(), rms), reference.dtype)
     at = int(element.argmax())
     row_at = int(row.argmax())

@@ -53,7 +53,11 @@ class Bench:
         if mode != "compile":
             return fn
         worker = self._worker
-        return region.compiled(worker.task, fn, workload, worker.device, opaque=side == "c")
+        if side == "c":
+            return region.compiled(worker.task, fn, workload, worker.device, opaque=True)
+        assert worker.task.region is not None  # the session checked it
+        native = worker.task.region.native or fn
+        return region.compiled(worker.task, native, workload, worker.device, opaque=False)
 
     def run(
         self, workload: dict[str, Any], mode: str, cold: bool, schedule: list[list[Any]], keep: bool = True

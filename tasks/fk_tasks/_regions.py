@@ -86,18 +86,26 @@ def _projected(query: torch.Tensor, key: torch.Tensor, proj_NQK: torch.Tensor) -
 
 
 def _rotate(op: Callable[..., Any], args: tuple[Any, ...], extra: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-    query_TQ, key_TK = _projected(*args[:2], *extra)
-    op(query_TQ, key_TK, *args[2:])
-    return query_TQ, key_TK
+    written = _projected(*args[:2], *extra)
+    return op(*written, *args[2:]) or written
 
 
 def _write(op: Callable[..., Any], args: tuple[Any, ...], extra: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-    query_TQ, key_TK = _projected(*args[:2], *extra)
-    op(query_TQ, key_TK, args[2], query_TQ, key_TK, *args[5:])
-    return query_TQ, key_TK, *args[5:7]
+    written = _projected(*args[:2], *extra)
+    return *(op(*written, args[2], *written, *args[5:]) or written), *args[5:7]
 
 
 _ATTENTION = "vllm.model_executor.models.llama:LlamaAttention.forward"
-# qkv_proj before it; attention behind it is opaque to the compiler.
-ROTATED = Region(run=_rotate, source=_ATTENTION, extra=_qkv_extra)
-ROTATED_AND_WRITTEN = Region(run=_write, source=_ATTENTION, extra=_qkv_extra)
+
+
+# qkv_proj before it; attention behind it is opaque to the compiler. The engines' own code returns new tensors.
+
+
+def rotated(native: Callable[..., Any]) -> Region:
+    """A rotation."""
+    return Region(run=_rotate, source=_ATTENTION, extra=_qkv_extra, native=native)
+
+
+def rotated_and_written(native: Callable[..., Any]) -> Region:
+    """A rotation and the write into the cache."""
+    return Region(run=_write, source=_ATTENTION, extra=_qkv_extra, native=native)

@@ -215,7 +215,7 @@ ROTARY_EMBEDDING = Task(
         Baseline(name="sglang.apply_rope_inplace", engine="sglang", load=_sglang, devices=("cuda",)),
         Baseline(name="flashinfer.apply_rope_inplace", engine="flashinfer", load=_flashinfer, devices=("cuda",)),
     ),
-    region=_regions.ROTATED,
+    region=_regions.rotated(rotary_embedding_returning),
     mirrors=tuple(
         Mirror(engine=engine, target=f"{engine}.{path}", signature=signature, arguments={"round_products": rounds})
         for engine, path, signature, rounds in (

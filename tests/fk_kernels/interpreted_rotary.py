@@ -102,3 +102,19 @@ def test_cache_write_stays_inside_its_slots(made, edge):
         assert (buffer[2] == 5).all()
         changed = (buffer[1] != 5).flatten(-2).any(dim=-1).flatten().nonzero().flatten().tolist()
         assert changed == sorted(s for s in slots.tolist() if s >= 0)
+
+
+@pytest.mark.parametrize("edge", ["odd-size", "interleaved-partial", "three-axes", "no-key", "separate"])
+def test_writes_elsewhere_and_leaves_its_arguments_alone(made, edge):
+    """What the operator's returning form asks for; a row with a position outside the table comes back as it was."""
+    task, fn, args = made("rotary_embedding", edge)
+    args[2][-1] = args[3].shape[0]
+    before = [a.clone() for a in args[:2]]
+    outs = tuple(torch.full_like(a, float("nan"), memory_format=torch.contiguous_format) for a in args[:2])
+    fn(*args, out=outs)
+    assert all(torch.equal(a, b) for a, b in zip(args[:2], before, strict=True))
+    inside = task.take_rows(args, 0, task.tokens(*args) - 1)
+    expected = task.overloads[1].reference(*inside)
+    for out, want, old in zip(outs, expected, before, strict=True):
+        torch.testing.assert_close(out[:-1], want)
+        assert torch.equal(out[-1], old[-1])

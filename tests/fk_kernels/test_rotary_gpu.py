@@ -35,3 +35,16 @@ def test_bits_equal_the_references(results, task, workload):
     for mine, replay, expected in zip(ours, replayed, theirs, strict=True):
         assert torch.equal(mine, replay)
         assert int((mine != expected).sum()) <= 0.005 * mine.numel()
+
+
+ROTATIONS = [(task, workload) for task, workload in CASES if task.name == "rotary_embedding"]
+
+
+@pytest.mark.parametrize(("task", "workload"), ROTATIONS, ids=lambda v: v.name)
+def test_written_elsewhere_it_gives_the_same_bits(results, task, workload):
+    fn = registry.kernel(task.name, KERNELS[task.name]).fn
+    args, again = (task.make_inputs(workload, "cuda", 0) for _ in range(2))
+    outs = tuple(torch.full_like(a, float("nan"), memory_format=torch.contiguous_format) for a in args[:2])
+    fn(*args, out=outs)
+    for elsewhere, in_place in zip(outs, results(task, fn, again), strict=True):
+        assert torch.equal(elsewhere, in_place.view(elsewhere.shape))

@@ -72,8 +72,7 @@ def _rms_norm(calls: Calls) -> Hook:
             return call(x, *settings)
         if rounding == "input" and weight.dtype != x.dtype:
             return own(self, x, residual, post_residual_addition)
-        call(x, residual, *settings)
-        return x, residual
+        return call(x, residual, *settings)
 
     return around
 
@@ -94,8 +93,7 @@ def _rotary_embedding(calls: Calls) -> Hook:
         # A class of its own may keep another table (sin_cos_cache) and inherit the method.
         if special or (query.is_cuda and self.use_fallback_kernel) or hasattr(self, "sin_cos_cache"):
             return own(self, positions, query, key, offsets, fused_set_kv_buffer_arg)
-        call(query, key, positions, self.cos_sin_cache, self.head_size, self.is_neox_style)
-        return query, key
+        return call(query, key, positions, self.cos_sin_cache, self.head_size, self.is_neox_style)
 
     return around
 

@@ -59,8 +59,7 @@ def _rms_norm(calls: Calls, own: Method) -> Method:
         if fused is None:
             return own(self, x, residual)
         weight = self.weight.data if self.pass_weight_add else None
-        fused(x, residual, weight, self.variance_epsilon, self.variance_size_override)
-        return x, residual
+        return fused(x, residual, weight, self.variance_epsilon, self.variance_size_override)
 
     return forward
 
@@ -83,8 +82,8 @@ def _rotary(calls: Calls, own: Method) -> Method:
             return own(self, positions, query, key)
         table = self._match_cos_sin_cache_dtype(query)
         other = query[:, :0] if key is None else key
-        call(query, other, positions, table, self.head_size, self.is_neox_style)
-        return query, key
+        turned, other = call(query, other, positions, table, self.head_size, self.is_neox_style)
+        return turned, None if key is None else other
 
     return forward
 

@@ -37,6 +37,13 @@ def fk_rotary_embedding(
     query_head,
     key_token,
     key_head,
+    query_out_ptr,
+    key_out_ptr,
+    query_out_token,
+    query_out_head,
+    key_out_token,
+    key_out_head,
+    COPY: tl.constexpr,
     HALF: tl.constexpr,
     NEOX: tl.constexpr,
     ROUND: tl.constexpr,
@@ -45,15 +52,17 @@ def fk_rotary_embedding(
 ):
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + token).to(tl.int64)
-    # Outside the table: the caller's error, which a kernel can only refuse to make worse.
-    if (position >= 0) & (position < limit):
+    # Outside the table: the caller's error, which a kernel can only refuse to make worse. The row stays as it is.
+    inside = (position >= 0) & (position < limit)
+    if inside | COPY:
         dtype = query_ptr.dtype.element_ty
         pair = tl.arange(0, BLOCK)
         live = pair < HALF
         first = pair if NEOX else 2 * pair
         second = pair + HALF if NEOX else 2 * pair + 1
-        cos = tl.load(table_ptr + position * table_row + pair, mask=live, other=0.0).to(tl.float32)[None, :]
-        sin = tl.load(table_ptr + position * table_row + HALF + pair, mask=live, other=0.0).to(tl.float32)[None, :]
+        row = table_ptr + position * table_row + pair
+        cos = tl.load(row, mask=live & inside, other=1.0).to(tl.float32)[None, :]
+        sin = tl.load(row + HALF, mask=live & inside, other=0.0).to(tl.float32)[None, :]
         if ROUND:
             cos, sin = cos.to(dtype).to(tl.float32), sin.to(dtype).to(tl.float32)
         head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)[:, None]
@@ -67,10 +76,12 @@ def fk_rotary_embedding(
         a = tl.where(of_key, tl.load(key_at + first[None, :], mask=of_key, other=0.0).to(tl.float32), a)
         b = tl.where(of_key, tl.load(key_at + second[None, :], mask=of_key, other=0.0).to(tl.float32), b)
         a, b = _rotate(a, b, cos, sin, dtype, ROUND)
-        tl.store(query_at + first[None, :], a, mask=of_query)
-        tl.store(query_at + second[None, :], b, mask=of_query)
-        tl.store(key_at + first[None, :], a, mask=of_key)
-        tl.store(key_at + second[None, :], b, mask=of_key)
+        query_to = query_out_ptr + token * query_out_token + head * query_out_head
+        key_to = key_out_ptr + token * key_out_token + (head - q_heads) * key_out_head
+        tl.store(query_to + first[None, :], a, mask=of_query)
+        tl.store(query_to + second[None, :], b, mask=of_query)
+        tl.store(key_to + first[None, :], a, mask=of_key)
+        tl.store(key_to + second[None, :], b, mask=of_key)
 
 
 def _guard(
@@ -108,6 +119,12 @@ def _layout(x: torch.Tensor, head_size: int) -> tuple[int, int, int]:
     return x.shape[1] // head_size, x.stride(0), head_size
 
 
+def _rest(x: torch.Tensor, head_size: int, rotary: int) -> torch.Tensor:
+    """The dimensions of every head that are not rotated."""
+    heads = x if x.dim() == 3 else x.unflatten(-1, (x.shape[-1] // head_size, head_size))
+    return heads[..., rotary:]
+
+
 @kernel(
     "rotary_embedding",
     requires=Requires(device="cuda", dtypes=("float32", "float16", "bfloat16"), min_sm=(8, 0), modules=("triton",)),
@@ -121,10 +138,17 @@ def triton_heads(
     head_size: int,
     is_neox: bool = True,
     round_products: bool = True,
+    *,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
-    """See fk_tasks.rotary.rotary_embedding."""
+    """See fk_tasks.rotary.rotary_embedding. Writes into `out` (like query and key) if given, else over them."""
+    query_out, key_out = out or (query, key)
     (q_heads, *query_strides), (k_heads, *key_strides) = (_layout(x, head_size) for x in (query, key))
+    outs = [_layout(x, head_size)[1:] for x in (query_out, key_out)]
     tokens, heads, half = positions.shape[0], q_heads + k_heads, cos_sin_cache.shape[1] // 2
+    if out is not None and 2 * half < head_size:
+        for x, x_out in ((query, query_out), (key, key_out)):
+            _rest(x_out, head_size, 2 * half).copy_(_rest(x, head_size, 2 * half))
     if not tokens or not heads or not half:
         return
     block = triton.next_power_of_2(half)
@@ -142,6 +166,11 @@ def triton_heads(
             cos_sin_cache.stride(0),
             *query_strides,
             *key_strides,
+            query_out,
+            key_out,
+            *outs[0],
+            *outs[1],
+            COPY=out is not None,
             HALF=half,
             NEOX=is_neox,
             ROUND=round_products,
