@@ -15,7 +15,7 @@ from fk_plugin.errors import FOREIGN_ERRORS, StrictError
 
 log = logging.getLogger("fk_plugin")
 
-_DECLINED: set[tuple[str, str]] = set()
+_DECLINED: dict[tuple[str, str], str] = {}  # (task, owner) -> reason
 SITE = "_fk_site"  # attribute that holds a module's qualified name
 
 
@@ -40,7 +40,8 @@ def model_loaded(
     for task, names in sites.items():
         log.info("fk-plugin: %s bound at %d modules of %s", task, len(names), root)
         if strict and not names:
-            raise refused(f"task {task} is not bound anywhere in {root}")
+            reasons = "; ".join(reason for (of, _), reason in _DECLINED.items() if of == task)
+            raise refused(f"task {task} is not bound anywhere in {root}" + (f": {reasons}" if reasons else ""))
     if settings.device_counters:
         device = next(model.parameters()).device
         if device.type == "cuda":
@@ -185,7 +186,7 @@ def declined(tasks: Iterable[str], owner: str, reason: str) -> None:
     """Note, once, that a site is left to the engine although it could be bound."""
     for task in tasks:
         if (task, owner) not in _DECLINED:
-            _DECLINED.add((task, owner))
+            _DECLINED[task, owner] = reason
             proof.event("declined", task=task, owner=owner, reason=reason)
             log.info("fk-plugin declines %s at %s: %s", task, owner, reason)
 

@@ -60,6 +60,12 @@ VARIABLES = (
         meaning="1: also count on the GPU, so that CUDA-graph replays count; slows the engine; needs FK_PROOF_DIR",
     ),
     Variable(
+        name="FK_COMPILED",
+        default="measured",
+        meaning="measured: leave a site to the engine's compiler where records say that it is faster there. "
+        "bind: bind it all the same (`fk e2e` does, since it is asked to measure)",
+    ),
+    Variable(
         name="FK_CACHE_DIR",
         default="~/.cache/fk-plugin",
         meaning="folder for converted models and compiled CPU kernels",
@@ -77,6 +83,7 @@ class Settings:
     trace: bool
     device_counters: bool
     cache_dir: Path
+    bind_compiled: bool = False
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -93,6 +100,10 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     for name in ("FK_TRACE", "FK_DEVICE_COUNTERS"):
         if values[name] not in ("0", "1"):
             raise UsageError(f"{name} must be 0 or 1, but is {values[name]!r}; unset it for 0.")
+    if values["FK_COMPILED"] not in ("measured", "bind"):
+        raise UsageError(
+            f"FK_COMPILED must be measured or bind, but is {values['FK_COMPILED']!r}; unset it for measured."
+        )
     trace, on_device = values["FK_TRACE"] == "1", values["FK_DEVICE_COUNTERS"] == "1"
     proof = values["FK_PROOF_DIR"]
     if on_device and not proof:
@@ -109,4 +120,5 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         trace=trace,
         device_counters=on_device,
         cache_dir=Path(values["FK_CACHE_DIR"]).expanduser(),
+        bind_compiled=values["FK_COMPILED"] == "bind",
     )

@@ -110,6 +110,11 @@ def kernels(task_name: str) -> tuple[dict[str, Kernel], tuple[Unavailable, ...]]
     return found, tuple(missing)
 
 
+def kernel_folders() -> list[Path]:
+    """Where the packages of kernels lie; one that cannot be imported has none."""
+    return [Path(path) for point in entry_points(group=KERNELS) for path in _package(point).__path__]
+
+
 def kernel(task_name: str, name: str) -> Kernel:
     """One kernel by task and name, or from FILE.py:function.
 

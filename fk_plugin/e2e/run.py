@@ -87,7 +87,7 @@ def run(request: Request, progress: Callable[[str], None]) -> Result:
     model = models.resolve(request.model, progress)
     device = _device()
     job = _job(request, adapter, model, device, progress)
-    on = {"FK_PLUGIN": "auto", "FK_KERNELS": _portable(request.kernels)}
+    on = {"FK_PLUGIN": "auto", "FK_KERNELS": _portable(request.kernels), "FK_COMPILED": "bind"}
     result = Result(
         request=request,
         device=device,
@@ -225,7 +225,7 @@ def _canary(job: Job, result: Result, task: str) -> Check:
     baseline = result.baseline[0].judged
     assert baseline is not None
     try:
-        with job.start(label, {"FK_PLUGIN": "auto", "FK_KERNELS": f"{task}={CANARY}"}) as engine:
+        with job.start(label, {"FK_PLUGIN": "auto", "FK_KERNELS": f"{task}={CANARY}", "FK_COMPILED": "bind"}) as engine:
             start = sides.begin(engine, label)
             mine = sides.judge(job, engine, start)
             sides.finish(engine, start)

@@ -155,7 +155,7 @@ def measured(engine: str, model: str, work: Path, *, plugged: bool) -> dict[str,
     folder, traces = work / "proof", work / "traces"
     traces.mkdir(parents=True)
     choice = ",".join(f"{task}={kernel}" for task, kernel in KERNELS.items())
-    on = {"FK_PLUGIN": "strict", "FK_KERNELS": choice}
+    on = {"FK_PLUGIN": "strict", "FK_KERNELS": choice, "FK_COMPILED": "bind"}
     os.environ |= {"FK_PROOF_DIR": str(folder), "FK_DEVICE_COUNTERS": "1", **(on if plugged else {"FK_PLUGIN": "off"})}
     began = time.monotonic()
     running = ENGINES[engine](model, traces)

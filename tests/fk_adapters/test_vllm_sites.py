@@ -115,3 +115,44 @@ def test_a_norm_that_vllm_fuses_is_left_to_it(run: Callable[..., str], tmp_path:
     run(_SETUP + _DECLINES.format(on=on, enabled=not on), FK_KERNELS=ALL, FK_PROOF_DIR=str(tmp_path))
     said = "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
     assert ("fuse_norm_quant fuses this norm" in said) == on
+
+
+_LOSES = """
+from fk_plugin import records
+def slower(kernel, device):
+    return "it loses" if kernel.task == "rms_norm" or {both} else None
+records.slower_when_compiled = slower
+from vllm.config import CompilationMode
+config = VllmConfig()
+config.compilation_config.mode = CompilationMode.{mode}
+config.compilation_config.custom_ops = ["{custom_ops}"]
+with set_current_vllm_config(config):
+    layer = RMSNorm(64, dtype=torch.bfloat16)
+    assert [_bound(task, layer) for task in ("rms_norm", "fused_add_rms_norm")] == {bound}
+    assert torch.equal(layer(x), layer.forward_native(x))
+    layer(x.clone(), residual.clone())
+    assert [seen().get(task, 0) for task in ("rms_norm", "fused_add_rms_norm")] == {bound}, seen()
+import vllm
+print("left:", vllm.envs.environment_variables["VLLM_FK_PLUGIN_FINGERPRINT"]().split(":")[-1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "custom_ops", "compiled", "both", "bound"),
+    [
+        ("VLLM_COMPILE", "none", "measured", False, [False, True]),  # the other task of the class stays ours
+        ("VLLM_COMPILE", "none", "measured", True, [False, False]),
+        ("VLLM_COMPILE", "none", "bind", True, [True, True]),
+        ("VLLM_COMPILE", "all", "measured", True, [True, True]),  # vLLM's own would be opaque too
+        ("NONE", "none", "measured", True, [True, True]),  # nothing is compiled
+    ],
+)
+def test_a_task_that_the_compiler_does_faster_is_left_to_it(
+    run: Callable[..., str], tmp_path: Path, mode: str, custom_ops: str, compiled: str, both: bool, bound: list[bool]
+) -> None:
+    code = _SETUP + _LOSES.format(mode=mode, custom_ops=custom_ops, both=both, bound=bound)
+    said = run(code, FK_KERNELS=ALL, FK_PROOF_DIR=str(tmp_path), FK_COMPILED=compiled)
+    events = "".join(path.read_text() for path in tmp_path.glob("*.events.jsonl"))
+    assert ('"it loses"' in events) == (not all(bound))
+    # Part of the compile-cache key: a graph that was compiled with the operator must not be loaded without it.
+    assert ("left: rms_norm" in said) == (compiled == "measured")

@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import logging
 import pkgutil
+import types
 from typing import Any
 
 from fk_adapters.vllm import fallbacks, sites
 from fk_adapters.vllm.bindings import ADAPTER
-from fk_plugin import attach, dispatch, env, proof, registry, select
+from fk_plugin import attach, dispatch, env, proof, records, registry, select
 from fk_plugin.adapter import Binding, matching
 
 log = logging.getLogger("fk_plugin")
@@ -53,10 +54,15 @@ def register() -> None:
     if good:
         # vLLM reuses ahead-of-time artifacts by key, and the key knows nothing of plugins: without this a graph
         # compiled before the plugin was installed is loaded and no kernel of ours is ever called.
-        vllm.envs.environment_variables["VLLM_FK_PLUGIN_FINGERPRINT"] = lambda: plan.fingerprint
+        vllm.envs.environment_variables["VLLM_FK_PLUGIN_FINGERPRINT"] = lambda: _fingerprint(plan, settings)
     _State.bindings, _State.settings = tuple(good), settings
     proof.event("installed", engine="vllm", version=vllm.__version__, device=device, kernels=plan.fingerprint)
     _watch_model_loading()
+
+
+def _fingerprint(plan: select.Plan, settings: env.Settings) -> str:
+    left = [] if settings.bind_compiled else [task for task in plan.kernels if _slower(task) is not None]
+    return f"{plan.fingerprint};left to the compiler:{','.join(left)}"
 
 
 def _slot_is_free(binding: Binding, settings: env.Settings) -> bool:
@@ -97,7 +103,6 @@ def _replacement(in_tree: Any, row: Binding, calls: sites.Calls) -> Any:
     from vllm.config import get_cached_compilation_config
 
     site = sites.of(row.owner)
-    own = getattr(in_tree, row.method)
 
     class Replacement(in_tree):
         @classmethod
@@ -105,33 +110,56 @@ def _replacement(in_tree: Any, row: Binding, calls: sites.Calls) -> Any:
             # Under Inductor custom_ops defaults to "none", which means the engine's generic code; the user can
             # still refuse by name.
             config = get_cached_compilation_config()
-            if site.declines(config):
+            if calls.keys() <= _reasons(site, calls, config, compiled=not super().enabled()).keys():
                 return bool(super().enabled())
             return f"-{cls.name}" not in config.custom_ops
 
         def dispatch_forward(self, *args: Any, **kwargs: Any) -> Any:
-            """Where the site declines, vLLM's own method instead of ours; the graph then stays what it was."""
-            reason = site.declines(get_cached_compilation_config())
+            """Where the site declines a task, vLLM's own method; declines it all, the graph stays what it was."""
+            config = get_cached_compilation_config()
+            generic = not super().enabled()
+            reasons = _reasons(site, calls, config, compiled=generic)
+            for task, reason in reasons.items():
+                attach.declined([task], row.owner, reason)
             chosen = super().dispatch_forward(*args, **kwargs)
-            if reason is None:
+            kept = {task: call for task, call in calls.items() if task not in reasons}
+            if getattr(chosen, "__func__", None) is not Replacement.__dict__[row.method]:
                 return chosen
-            attach.declined(list(calls), row.owner, reason)
-            ours = getattr(chosen, "__func__", None) is Replacement.__dict__[row.method]
-            return functools.partial(own, self) if ours else chosen
+            self._fk_tasks = frozenset(kept)
+            if not reasons:
+                return chosen
+            if not kept:
+                return functools.partial(getattr(in_tree, row.method), self)
+            return types.MethodType(site.method(kept, in_tree.forward_native), self)
 
-    setattr(Replacement, row.method, site.method(calls, own))
+    setattr(Replacement, row.method, site.method(calls, getattr(in_tree, row.method)))
     Replacement.__name__ = Replacement.__qualname__ = f"Fk{in_tree.__name__}"
     return Replacement
 
 
+def _reasons(site: sites.Site, calls: sites.Calls, config: Any, *, compiled: bool) -> dict[str, str]:
+    """Why tasks of a site are left to vLLM. `compiled`: it would run generic code there, which Inductor compiles."""
+    for_all = site.declines(config)
+    if for_all is not None:
+        return dict.fromkeys(calls, for_all)
+    settings = _State.settings
+    if not compiled or config.mode.name == "NONE" or settings is None or settings.bind_compiled:
+        return {}
+    return {task: reason for task in calls if (reason := _slower(task)) is not None}
+
+
+@functools.cache
+def _slower(task: str) -> str | None:
+    from vllm.platforms import current_platform
+
+    kernel = dispatch.operator(registry.task(task)).kernel
+    return None if kernel is None else records.slower_when_compiled(kernel, current_platform.get_device_name())
+
+
 def _bound(task: str, module: Any) -> bool:
-    """Whether this module is ours and its dispatch reaches our method (custom_ops may have refused it)."""
-    for binding in _State.bindings:
-        ours = _State.classes.get(binding.site)
-        if binding.task == task and type(module) is ours:
-            reached: Any = getattr(module._forward_method, "__func__", None)
-            return reached is ours.__dict__[binding.method]
-    return False
+    """Whether this module is ours and its dispatch reaches our operator (custom_ops may have refused it)."""
+    ours = any(b.task == task and type(module) is _State.classes.get(b.site) for b in _State.bindings)
+    return ours and task in getattr(module, "_fk_tasks", ())
 
 
 def _trace(version: str, device: str) -> None:
