@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import logging
 import pkgutil
+import sys
+from types import ModuleType
 from typing import Any
 
 from fk_adapters.vllm import fallbacks, sites
@@ -58,9 +60,7 @@ def register() -> None:
 
 def _slot_is_free(binding: Binding, settings: env.Settings) -> bool:
     """Registering twice is an assertion error in vLLM; another plugin's class in the slot is that plugin's."""
-    from vllm.model_executor.custom_op import op_registry_oot
-
-    held = op_registry_oot.get(binding.owner)
+    held = _registry(pkgutil.resolve_name(binding.site)).op_registry_oot.get(binding.owner)
     if held is None or held is _State.classes.get(binding.site):
         return True
     attach.stood_down(
@@ -69,13 +69,16 @@ def _slot_is_free(binding: Binding, settings: env.Settings) -> bool:
     return False
 
 
+def _registry(in_tree: type) -> ModuleType:
+    """The module that replaces this class: 0.32 has a second CustomOp, with a register of its own."""
+    return sys.modules[next(c for c in in_tree.__mro__ if c.__name__ == "CustomOp").__module__]
+
+
 def _bind(rows: list[Binding]) -> None:
     """Register the replacement of one class, which all `rows` share."""
     first = rows[0]
     if first.site in _State.classes:
         return
-    from vllm.model_executor.custom_op import CustomOp
-
     in_tree: Any = pkgutil.resolve_name(first.site)
     calls = {}
     for binding in rows:
@@ -83,7 +86,7 @@ def _bind(rows: list[Binding]) -> None:
         dispatch.operator(registry.task(binding.task)).set_fallback(*fallbacks.of(binding))
     replacement = _replacement(in_tree, first, calls)
     in_tree_name = in_tree.name
-    CustomOp.register_oot(replacement, name=first.owner)
+    _registry(in_tree).CustomOp.register_oot(replacement, name=first.owner)
     # register_oot writes the class name over the operator's name, and "+silu_and_mul" would no longer mean it.
     replacement.name = in_tree_name
     _State.classes[first.site] = replacement
@@ -107,12 +110,16 @@ def _replacement(in_tree: Any, row: Binding, calls: sites.Calls) -> Any:
             return f"-{cls.name}" not in config.custom_ops
 
         def dispatch_forward(self, *args: Any, **kwargs: Any) -> Any:
-            """Where the site declines, vLLM's own method instead of ours; the graph then stays what it was."""
+            """Where the site declines, vLLM's own method instead of ours; the graph then stays what it was.
+
+            The same where the user refuses: vLLM then takes forward_native, which at some sites is the one we replace.
+            """
             reason = site.declines(get_cached_compilation_config())
             chosen = super().dispatch_forward(*args, **kwargs)
-            if reason is None:
+            if reason is not None:
+                attach.declined(list(calls), row.owner, reason)
+            elif self._enforce_enable or self.enabled():
                 return chosen
-            attach.declined(list(calls), row.owner, reason)
             ours = getattr(chosen, "__func__", None) is Replacement.__dict__[row.method]
             return functools.partial(own, self) if ours else chosen
 

@@ -65,6 +65,18 @@ def _rms_norm(calls: Calls, own: Method) -> Method:
     return forward
 
 
+def _layer_norm(calls: Calls, own: Method) -> Method:
+    call = calls["layer_norm"]
+
+    def forward(self: Any, x: Any) -> Any:
+        if self._compute_dtype(x) != (x if self.weight is None else self.weight).dtype:  # parameters narrower than x
+            return own(self, x)
+        weight, bias = (None if p is None else p.data for p in (self.weight, self.bias))
+        return call(x, weight, bias, self.eps)
+
+    return forward
+
+
 def _norm_declines(config: Any) -> str | None:
     """vLLM's fusion passes look for its own norm, and a pass that finds none says nothing."""
     passes = config.pass_config
@@ -92,6 +104,7 @@ def _rotary(calls: Calls, own: Method) -> Method:
 _SITES = {
     "SiluAndMul": Site(method=_silu_and_mul, task_of=lambda *_: "silu_and_mul"),
     "GeluAndMul": Site(method=_gelu_and_mul, task_of=lambda *_: "gelu_and_mul"),
+    "LayerNorm": Site(method=_layer_norm, task_of=lambda *_: "layer_norm"),
     "RMSNorm": Site(
         method=_rms_norm,
         task_of=lambda self, x, residual=None: "rms_norm" if residual is None else "fused_add_rms_norm",
