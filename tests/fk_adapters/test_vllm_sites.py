@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fk_plugin import registry
+
 pytest.importorskip("vllm")
 
+_VERSION = registry.adapter("vllm").installed()[1]
 ALL = "rms_norm=cpu_rows,fused_add_rms_norm=cpu_rows,gelu_and_mul=cpu_fused,rotary_embedding=cpu_pairs"
 
 _SETUP = """
@@ -98,6 +101,52 @@ with set_current_vllm_config(config):
     assert torch.equal(layer(x), layer.forward_native(x))
 assert bool(seen()) is {enabled}, seen()
 """
+
+
+_LAYER_NORM = """
+from vllm.model_executor.layers.layernorm import LayerNorm
+with set_current_vllm_config(VllmConfig()):
+    for kind, arguments in ((torch.float32, {}), (torch.bfloat16, {}), (torch.float32, {"bias": False}),
+                            (torch.float32, {"elementwise_affine": False})):
+        layer = LayerNorm(64, dtype=kind, **arguments)
+        assert type(layer).__name__ == "FkLayerNorm" and _bound("layer_norm", layer)
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.copy_(torch.randn(64))
+        difference = (layer(x).float() - layer.forward_native(x).float()).abs().max()
+        assert difference < 0.04, (kind, arguments, difference)
+    assert seen() == {"layer_norm": 4}, seen()
+    narrow = LayerNorm(64, dtype=torch.bfloat16)  # than float32 values
+    try:
+        narrow(x.float())
+    except RuntimeError as error:  # PyTorch's, from vLLM's own code
+        assert "mixed dtype" in str(error), error
+assert seen() == {"layer_norm": 4}, seen()
+"""
+
+_SECOND_REGISTER = """
+from vllm.model_executor import custom_op
+from vllm.model_executor.hw_agnostic import custom_op as second
+from vllm.model_executor.hw_agnostic.layers.activation import SiluAndMul, get_act_and_mul_fn
+assert custom_op.op_registry_oot["SiluAndMul"] is not second.op_registry_oot["SiluAndMul"]
+config = VllmConfig()
+for custom_ops, ours in ((["none"], 1), (["all"], 1), (["all", "-silu_and_mul"], 0), (["none", "+silu_and_mul"], 1)):
+    config.compilation_config.custom_ops = custom_ops
+    before = seen().get("silu_and_mul", 0)
+    with set_current_vllm_config(config):
+        layer = get_act_and_mul_fn("silu")
+        assert isinstance(layer, SiluAndMul) and _bound("silu_and_mul", layer) is bool(ours), custom_ops
+        half = torch.nn.functional.silu(x[:, :32]) * x[:, 32:]
+        assert (layer(x).float() - half.float()).abs().max() < 0.02
+    assert seen().get("silu_and_mul", 0) - before == ours, (custom_ops, seen())
+"""
+
+
+@pytest.mark.parametrize("code", [_LAYER_NORM, _SECOND_REGISTER], ids=["layer-norm", "second-register"])
+def test_what_0_32_added(run: Callable[..., str], code: str) -> None:
+    if all(row.task != "layer_norm" for row in registry.adapter("vllm").select(_VERSION, "cpu")):
+        pytest.skip(f"vLLM {_VERSION} has neither class")
+    run(_SETUP + code, FK_KERNELS="layer_norm=cpu_rows,silu_and_mul=cpu_fused")
 
 
 @pytest.mark.parametrize("code", [_NORMS, _GELU, _ROTARY], ids=["norms", "gelu", "rotary"])
