@@ -16,8 +16,7 @@ nox.options.sessions = ["lint", "unit", "packaging", "cheats", "engines"]
 
 def _pytest(session: nox.Session, python: str, folder: str, *args: str) -> None:
     # From outside the root: there, `kernels/` would be importable as a namespace package.
-    with tempfile.TemporaryDirectory() as outside:
-        session.chdir(outside)
+    with tempfile.TemporaryDirectory() as outside, session.chdir(outside):
         session.run(python, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"),
                     str(ROOT / folder), *args, *session.posargs, external=True)  # fmt: skip
 
