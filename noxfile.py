@@ -16,8 +16,7 @@ nox.options.sessions = ["lint", "unit", "packaging", "cheats", "engines"]
 
 def _pytest(session: nox.Session, python: str, folder: str, *args: str) -> None:
     # From outside the root: there, `kernels/` would be importable as a namespace package.
-    with tempfile.TemporaryDirectory() as outside:
-        session.chdir(outside)
+    with tempfile.TemporaryDirectory() as outside, session.chdir(outside):
         session.run(python, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"),
                     str(ROOT / folder), *args, *session.posargs, external=True)  # fmt: skip
 
@@ -62,3 +61,14 @@ def engines_long(session: nox.Session) -> None:
     """The long matrix."""
     python = environments.overlay("engines-cpu", "wheel")
     _pytest(session, python, "integration_tests/engines", "-m", "engine and long", "-v", "--durations=0")
+
+
+@nox.session
+def engines_newest(session: nox.Session) -> None:
+    """The newest engines, each in an environment of its own: sites, native code bit for bit, and real engines."""
+    session.env["SGLANG_USE_CPU_ENGINE"] = "1"  # without it SGLang takes no device at all, and looks for vLLM
+    for recipe in ("vllm-newest-cpu", "sglang-newest-cpu"):
+        python = environments.overlay(recipe, "wheel")
+        for folder in ("tests/fk_adapters", "tests/engines_native"):
+            _pytest(session, python, folder, "-q")
+        _pytest(session, python, "integration_tests/engines", "-m", "newest", "-v", "--durations=0")

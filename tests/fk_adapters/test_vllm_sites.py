@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fk_plugin import registry
+
 pytest.importorskip("vllm")
 
+_VERSION = registry.adapter("vllm").installed()[1]
 ALL = "rms_norm=cpu_rows,fused_add_rms_norm=cpu_rows,gelu_and_mul=cpu_fused,rotary_embedding=cpu_pairs"
 
 _SETUP = """
@@ -100,6 +103,52 @@ assert bool(seen()) is {enabled}, seen()
 """
 
 
+_LAYER_NORM = """
+from vllm.model_executor.layers.layernorm import LayerNorm
+with set_current_vllm_config(VllmConfig()):
+    for kind, arguments in ((torch.float32, {}), (torch.bfloat16, {}), (torch.float32, {"bias": False}),
+                            (torch.float32, {"elementwise_affine": False})):
+        layer = LayerNorm(64, dtype=kind, **arguments)
+        assert type(layer).__name__ == "FkLayerNorm" and _bound("layer_norm", layer)
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.copy_(torch.randn(64))
+        difference = (layer(x).float() - layer.forward_native(x).float()).abs().max()
+        assert difference < 0.04, (kind, arguments, difference)
+    assert seen() == {"layer_norm": 4}, seen()
+    narrow = LayerNorm(64, dtype=torch.bfloat16)  # than float32 values
+    try:
+        narrow(x.float())
+    except RuntimeError as error:  # PyTorch's, from vLLM's own code
+        assert "mixed dtype" in str(error), error
+assert seen() == {"layer_norm": 4}, seen()
+"""
+
+_SECOND_REGISTER = """
+from vllm.model_executor import custom_op
+from vllm.model_executor.hw_agnostic import custom_op as second
+from vllm.model_executor.hw_agnostic.layers.activation import SiluAndMul, get_act_and_mul_fn
+assert custom_op.op_registry_oot["SiluAndMul"] is not second.op_registry_oot["SiluAndMul"]
+config = VllmConfig()
+for custom_ops, ours in ((["none"], 1), (["all"], 1), (["all", "-silu_and_mul"], 0), (["none", "+silu_and_mul"], 1)):
+    config.compilation_config.custom_ops = custom_ops
+    before = seen().get("silu_and_mul", 0)
+    with set_current_vllm_config(config):
+        layer = get_act_and_mul_fn("silu")
+        assert isinstance(layer, SiluAndMul) and _bound("silu_and_mul", layer) is bool(ours), custom_ops
+        half = torch.nn.functional.silu(x[:, :32]) * x[:, 32:]
+        assert (layer(x).float() - half.float()).abs().max() < 0.02
+    assert seen().get("silu_and_mul", 0) - before == ours, (custom_ops, seen())
+"""
+
+
+@pytest.mark.parametrize("code", [_LAYER_NORM, _SECOND_REGISTER], ids=["layer-norm", "second-register"])
+def test_what_0_32_added(run: Callable[..., str], code: str) -> None:
+    if all(row.task != "layer_norm" for row in registry.adapter("vllm").select(_VERSION, "cpu")):
+        pytest.skip(f"vLLM {_VERSION} has neither class")
+    run(_SETUP + code, FK_KERNELS="layer_norm=cpu_rows,silu_and_mul=cpu_fused")
+
+
 @pytest.mark.parametrize("code", [_NORMS, _GELU, _ROTARY], ids=["norms", "gelu", "rotary"])
 def test_each_class_calls_our_operator(run: Callable[..., str], code: str) -> None:
     run(_SETUP + code, FK_KERNELS=ALL)
@@ -115,6 +164,28 @@ def test_a_norm_that_vllm_fuses_is_left_to_it(run: Callable[..., str], tmp_path:
     run(_SETUP + _DECLINES.format(on=on, enabled=not on), FK_KERNELS=ALL, FK_PROOF_DIR=str(tmp_path))
     said = "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
     assert ("fuse_norm_quant fuses this norm" in said) == on
+
+
+_FUSED = """
+from vllm.config import CompilationMode
+from vllm.model_executor.layers.activation import SiluAndMul
+from vllm.model_executor.layers.rotary_embedding import get_rope
+for name in ("{names[0]}", "{names[1]}"):
+    config = VllmConfig()
+    assert hasattr(config.compilation_config.pass_config, name), name
+    config.compilation_config.mode = CompilationMode.VLLM_COMPILE
+    for other in ("fuse_act_quant", "enable_qk_norm_rope_fusion", "fuse_rope_kvcache"):
+        setattr(config.compilation_config.pass_config, other, other == name)
+    with set_current_vllm_config(config):
+        rope = get_rope(16, 32, True, {{"rope_type": "default", "rope_theta": 1e4 + len(name)}}, torch.bfloat16)
+        found = [_bound("silu_and_mul", SiluAndMul()), _bound("rotary_embedding", rope)]
+    assert found == [name != "fuse_act_quant", name == "fuse_act_quant"], (name, found)
+"""
+
+
+def test_what_another_pass_fuses_is_left_to_it(run: Callable[..., str]) -> None:
+    for names in (("fuse_act_quant", "enable_qk_norm_rope_fusion"), ("fuse_rope_kvcache", "fuse_act_quant")):
+        run(_SETUP + _FUSED.format(names=names), FK_KERNELS="silu_and_mul=cpu_fused,rotary_embedding=cpu_pairs")
 
 
 _LOSES = """

@@ -13,6 +13,7 @@ _ADD = (
     "post_residual_addition: Optional[torch.Tensor] = None) "
     "-> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]"
 )
+_ADD_OR_QUANTISE = _ADD.replace(") ->", ", quant_linear: Optional[torch.nn.modules.module.Module] = None) ->")
 _ROPE = (
     "(self, positions: 'torch.Tensor', query: 'torch.Tensor', key: 'torch.Tensor', "
     "offsets: 'Optional[torch.Tensor]' = None, fused_set_kv_buffer_arg: 'Optional[{}]' = None) "
@@ -36,8 +37,8 @@ def _rows(
     ]  # fmt: skip
 
 
-def _table(versions: str) -> list[Binding]:
-    plain, norms = (_PLAIN, _PLAIN), (_ADD, _ADD)
+def _table(versions: str, norm: str) -> list[Binding]:
+    plain, norms = (_PLAIN, _PLAIN), (norm, norm)
     # SGLang's CUDA kernels round once; its PyTorch code rounds the activation, and the products of a rotation.
     gated = ({"round_activation": False}, {"round_activation": True})
     rotation = ({"round_products": False}, {"round_products": True})
@@ -51,7 +52,7 @@ def _table(versions: str) -> list[Binding]:
     ]
 
 
-BINDINGS = tuple(_table(">=0.5.16,<0.5.17"))
+BINDINGS = (*_table(">=0.5.16,<0.5.17", _ADD), *_table(">=0.5.23,<0.5.24", _ADD_OR_QUANTISE))
 
 ADAPTER = Adapter(
     engine="sglang",

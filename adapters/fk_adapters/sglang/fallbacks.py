@@ -53,8 +53,14 @@ def _fused_add_rms_norm(reference: Callable[..., Any]) -> Callable[..., Any]:
     ) -> None:
         if rounding != "once" or variance_size is not None or weight is None or weight.dtype != x.dtype:
             reference(x, residual, weight, eps, variance_size, rounding)
-        else:
+        elif x.dim() == 2:
             layernorm.fused_add_rmsnorm(x, residual, weight, eps)
+        else:  # the kernel takes rows; since 0.5.23 SGLang's norm takes any shape
+            rows = [t.contiguous().view(-1, t.shape[-1]) for t in (x, residual)]
+            layernorm.fused_add_rmsnorm(*rows, weight, eps)
+            for written, result in zip((x, residual), rows, strict=True):
+                if result.data_ptr() != written.data_ptr():
+                    written.copy_(result.view(written.shape))
 
     return run
 

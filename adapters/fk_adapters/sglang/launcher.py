@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
+
+from packaging.version import Version
 
 from fk_plugin.e2e.protocol import Completion, Options
 
@@ -22,8 +25,10 @@ class SglangLauncher:
 
     @staticmethod
     def environment(device: str) -> dict[str, str]:
-        """No hub."""
-        return {"HF_HUB_OFFLINE": "1"}
+        """No hub; on CPU the newest must be told that it is on one, which the pinned one cannot bear."""
+        common = {"HF_HUB_OFFLINE": "1"}
+        told = device == "cpu" and Version(version("sglang")) >= Version("0.5.23")
+        return {**common, "SGLANG_USE_CPU_ENGINE": "1"} if told else common
 
     def __init__(self, options: Options) -> None:
         import torch

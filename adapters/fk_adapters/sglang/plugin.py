@@ -84,7 +84,7 @@ def _bind(rows: list[Binding]) -> None:
     for binding in rows:
         calls[binding.task] = attach.operator_call(binding)
         dispatch.operator(registry.task(binding.task)).set_fallback(*fallbacks.of(binding))
-    _hook(rows[0].target.replace(":", "."), sites.of(rows[0].owner).hook(calls), "AROUND")
+    _hook(rows[0].target.replace(":", "."), sites.of(rows[0]).hook(calls), "AROUND")
     _State.bindings |= {b.task: b for b in rows}
 
 
@@ -96,8 +96,21 @@ def _bound(task: str, module: Any) -> bool:
     if binding is None or binding.target.replace(":", ".") not in HookRegistry._patched:
         return False
     owner: Any = pkgutil.resolve_name(binding.site)
-    reached = getattr(getattr(module, "_forward_method", None), "__func__", None)
-    return isinstance(module, owner) and reached is owner.__dict__[binding.method]
+    return isinstance(module, owner) and _reached(module) is owner.__dict__[binding.method]
+
+
+def _reached(module: Any) -> Any:
+    """The function that this operator module's next call ends in."""
+    method = module._forward_method
+    if hasattr(module, "_resolve_forward_method"):  # BaseFusedOp, which decides at the first call
+        from sglang.kernels.fused_op import BACKEND_METHODS, get_fused_op_backend
+
+        forced = get_fused_op_backend()
+        if forced in module.available_backends():
+            method = getattr(module, BACKEND_METHODS[forced])
+        else:
+            method = method or module._resolve_forward_method()
+    return getattr(method, "__func__", None)
 
 
 def _model_loaded(_result: Any, runner: Any, *_: Any, **__: Any) -> None:
@@ -124,4 +137,4 @@ def _decline_compiled_decode(settings: env.Settings) -> None:
 
 def _trace(version: str, device: str) -> None:
     for binding in ADAPTER.select(version, device):
-        attach.trace_calls(pkgutil.resolve_name(binding.site), binding.method, sites.of(binding.owner).task_of)
+        attach.trace_calls(pkgutil.resolve_name(binding.site), binding.method, sites.of(binding).task_of)

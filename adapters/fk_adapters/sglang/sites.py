@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fk_plugin.adapter import Binding
+
 Calls = Mapping[str, Callable[..., Any]]
 Hook = Callable[..., Any]
 
@@ -22,9 +24,9 @@ class Site:
     task_of: Callable[..., str]
 
 
-def of(owner: str) -> Site:
-    """The site of a class."""
-    return _SITES[owner]
+def of(row: Binding) -> Site:
+    """The site of a row's class; the signature tells the versions apart."""
+    return _QUANTISING_NORM if "quant_linear" in row.signature else _SITES[row.owner]
 
 
 def _silu_and_mul(calls: Calls) -> Hook:
@@ -77,6 +79,23 @@ def _rms_norm(calls: Calls) -> Hook:
     return around
 
 
+def _quantising_rms_norm(calls: Calls) -> Hook:
+    """Models name the projection behind each norm; where it takes FP8, SGLang's norm writes its input already."""
+    from sglang.srt.layers.layernorm import _fp8_static_input_scale
+
+    unquantised = _rms_norm(calls)
+
+    def around(
+        own: Any, self: Any, x: Any, residual: Any = None, post_residual_addition: Any = None, quant_linear: Any = None
+    ) -> Any:
+        linear = self._quant_linear if quant_linear is None else quant_linear
+        if _fp8_static_input_scale(linear) is not None:
+            return own(self, x, residual, post_residual_addition, quant_linear)
+        return unquantised(own, self, x, residual, post_residual_addition)
+
+    return around
+
+
 def _rotary_embedding(calls: Calls) -> Hook:
     call = calls["rotary_embedding"]
 
@@ -98,13 +117,15 @@ def _rotary_embedding(calls: Calls) -> Hook:
     return around
 
 
+def _norm_task(self: Any, x: Any, residual: Any = None, *_: Any, **__: Any) -> str:
+    return "rms_norm" if residual is None else "fused_add_rms_norm"
+
+
 _SITES = {
     "SiluAndMul": Site(hook=_silu_and_mul, task_of=lambda *_: "silu_and_mul"),
     "GeluAndMul": Site(hook=_gelu_and_mul, task_of=lambda *_: "gelu_and_mul"),
     "LayerNorm": Site(hook=_layer_norm, task_of=lambda *_: "layer_norm"),
-    "RMSNorm": Site(
-        hook=_rms_norm,
-        task_of=lambda self, x, residual=None, *_, **__: "rms_norm" if residual is None else "fused_add_rms_norm",
-    ),
+    "RMSNorm": Site(hook=_rms_norm, task_of=_norm_task),
     "RotaryEmbedding": Site(hook=_rotary_embedding, task_of=lambda *_, **__: "rotary_embedding"),
 }
+_QUANTISING_NORM = Site(hook=_quantising_rms_norm, task_of=_norm_task)

@@ -12,6 +12,8 @@ _ADD = (
     "(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
 )
 _INHERITED = "(self, *args, **kwargs)"  # CustomOp.forward_cpu
+# What the Transformers backend takes with VLLM_USE_HW_AGNOSTIC=1: forward_native on every device.
+_AGNOSTIC = "vllm.model_executor.hw_agnostic.layers"
 _ROPE = (
     "(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) "
     "-> tuple[torch.Tensor, torch.Tensor | None]"
@@ -68,7 +70,27 @@ def _table(versions: str) -> list[Binding]:
     ]  # fmt: skip
 
 
-BINDINGS = tuple(_table(">=0.26,<0.27"))
+def _table_0_32(versions: str) -> list[Binding]:
+    """As before, and LayerNorm, which became replaceable, and the classes with a register of their own.
+
+    Of those the Transformers backend builds SiluAndMul alone: its norms are a subclass, which the register does not
+    know, and it has no other.
+    """
+    return [
+        *_table(versions),
+        *_rows(versions, "layer_norm", f"{_NORM}:LayerNorm", (_PLAIN, _INHERITED), cuda={}, cpu={}),
+        *(
+            Binding(
+                engine="vllm", versions=versions, device=device, task="silu_and_mul",
+                target=f"{_AGNOSTIC}.activation:SiluAndMul.forward_native", signature=_PLAIN,
+                arguments={"round_activation": True},
+            )
+            for device in ("cuda", "cpu")
+        ),
+    ]  # fmt: skip
+
+
+BINDINGS = (*_table(">=0.26,<0.27"), *_table_0_32(">=0.32,<0.33"))
 
 ADAPTER = Adapter(
     engine="vllm",

@@ -68,6 +68,16 @@ def _fused_add_rms_norm(device: str) -> tuple[str, Callable[..., Any]]:
     return "vllm.ir.fused_add_rms_norm", run
 
 
+def _layer_norm(device: str) -> tuple[str, Callable[..., Any]]:
+    import torch
+
+    def run(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+        wide = x if weight is None else x.to(weight.dtype)
+        return torch.nn.functional.layer_norm(wide, x.shape[-1:], weight, bias, eps).to(x.dtype).contiguous()
+
+    return "vllm.LayerNorm.forward_native", run  # forward_cuda and forward_cpu are this
+
+
 def _implementation(op: Any, device: str, args: tuple[Any, ...]) -> Callable[..., Any]:
     """vLLM's C kernel where it is built and takes the arguments, else its PyTorch code."""
     compiled = op.impls.get("vllm_c") if device == "cuda" else None
@@ -96,5 +106,6 @@ _FALLBACKS: dict[str, Callable[[str], tuple[str, Callable[..., Any]]]] = {
     ),
     "rms_norm": _rms_norm,
     "fused_add_rms_norm": _fused_add_rms_norm,
+    "layer_norm": _layer_norm,
     "rotary_embedding": _rotary_embedding,
 }  # fmt: skip

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import logging
 import pkgutil
-import types
+import sys
+from types import MethodType, ModuleType
 from typing import Any
 
 from fk_adapters.vllm import fallbacks, sites
@@ -67,9 +68,7 @@ def _fingerprint(plan: select.Plan, settings: env.Settings) -> str:
 
 def _slot_is_free(binding: Binding, settings: env.Settings) -> bool:
     """Registering twice is an assertion error in vLLM; another plugin's class in the slot is that plugin's."""
-    from vllm.model_executor.custom_op import op_registry_oot
-
-    held = op_registry_oot.get(binding.owner)
+    held = _registry(pkgutil.resolve_name(binding.site)).op_registry_oot.get(binding.owner)
     if held is None or held is _State.classes.get(binding.site):
         return True
     attach.stood_down(
@@ -78,13 +77,16 @@ def _slot_is_free(binding: Binding, settings: env.Settings) -> bool:
     return False
 
 
+def _registry(in_tree: type) -> ModuleType:
+    """The module that replaces this class: 0.32 has a second CustomOp, with a register of its own."""
+    return sys.modules[next(c for c in in_tree.__mro__ if c.__name__ == "CustomOp").__module__]
+
+
 def _bind(rows: list[Binding]) -> None:
     """Register the replacement of one class, which all `rows` share."""
     first = rows[0]
     if first.site in _State.classes:
         return
-    from vllm.model_executor.custom_op import CustomOp
-
     in_tree: Any = pkgutil.resolve_name(first.site)
     calls = {}
     for binding in rows:
@@ -92,7 +94,7 @@ def _bind(rows: list[Binding]) -> None:
         dispatch.operator(registry.task(binding.task)).set_fallback(*fallbacks.of(binding))
     replacement = _replacement(in_tree, first, calls)
     in_tree_name = in_tree.name
-    CustomOp.register_oot(replacement, name=first.owner)
+    _registry(in_tree).CustomOp.register_oot(replacement, name=first.owner)
     # register_oot writes the class name over the operator's name, and "+silu_and_mul" would no longer mean it.
     replacement.name = in_tree_name
     _State.classes[first.site] = replacement
@@ -103,6 +105,7 @@ def _replacement(in_tree: Any, row: Binding, calls: sites.Calls) -> Any:
     from vllm.config import get_cached_compilation_config
 
     site = sites.of(row.owner)
+    own = getattr(in_tree, row.method)
 
     class Replacement(in_tree):
         @classmethod
@@ -115,24 +118,24 @@ def _replacement(in_tree: Any, row: Binding, calls: sites.Calls) -> Any:
             return f"-{cls.name}" not in config.custom_ops
 
         def dispatch_forward(self, *args: Any, **kwargs: Any) -> Any:
-            """Where the site declines a task, vLLM's own method; declines it all, the graph stays what it was."""
+            """Where the site declines a task, vLLM's own method; declines it all, the graph stays what it was.
+
+            The same where the user refuses: vLLM then takes forward_native, which at some sites is the one we replace.
+            """
             config = get_cached_compilation_config()
-            generic = not super().enabled()
-            reasons = _reasons(site, calls, config, compiled=generic)
+            reasons = _reasons(site, calls, config, compiled=not super().enabled())
             for task, reason in reasons.items():
                 attach.declined([task], row.owner, reason)
             chosen = super().dispatch_forward(*args, **kwargs)
-            kept = {task: call for task, call in calls.items() if task not in reasons}
             if getattr(chosen, "__func__", None) is not Replacement.__dict__[row.method]:
                 return chosen
+            kept = {task: call for task, call in calls.items() if task not in reasons}
+            if not kept or not (reasons or self._enforce_enable or self.enabled()):
+                return functools.partial(own, self)
             self._fk_tasks = frozenset(kept)
-            if not reasons:
-                return chosen
-            if not kept:
-                return functools.partial(getattr(in_tree, row.method), self)
-            return types.MethodType(site.method(kept, in_tree.forward_native), self)
+            return MethodType(site.method(kept, in_tree.forward_native), self) if reasons else chosen
 
-    setattr(Replacement, row.method, site.method(calls, getattr(in_tree, row.method)))
+    setattr(Replacement, row.method, site.method(calls, own))
     Replacement.__name__ = Replacement.__qualname__ = f"Fk{in_tree.__name__}"
     return Replacement
 

@@ -64,14 +64,28 @@ def _rms_norm(calls: Calls, own: Method) -> Method:
     return forward
 
 
-def _norm_declines(config: Any) -> str | None:
-    """vLLM's fusion passes look for its own norm, and a pass that finds none says nothing."""
-    passes = config.pass_config
-    names = ("fuse_norm_quant", "fuse_allreduce_rms", "enable_sp", "enable_qk_norm_rope_fusion")
-    on = [name for name in names if getattr(passes, name, None)]
-    if on and config.mode.name == "VLLM_COMPILE":
-        return f"vLLM's pass {', '.join(on)} fuses this norm with its neighbours"
-    return None
+def _layer_norm(calls: Calls, own: Method) -> Method:
+    call = calls["layer_norm"]
+
+    def forward(self: Any, x: Any) -> Any:
+        if self._compute_dtype(x) != (x if self.weight is None else self.weight).dtype:  # parameters narrower than x
+            return own(self, x)
+        weight, bias = (None if p is None else p.data for p in (self.weight, self.bias))
+        return call(x, weight, bias, self.eps)
+
+    return forward
+
+
+def _fused_by(what: str, *names: str) -> Callable[[Any], str | None]:
+    """vLLM's fusion passes look for its own operators, and a pass that finds none says nothing."""
+
+    def declines(config: Any) -> str | None:
+        on = [name for name in names if getattr(config.pass_config, name, None)]
+        if on and config.mode.name == "VLLM_COMPILE":
+            return f"vLLM's pass {', '.join(on)} fuses this {what} with its neighbours"
+        return None
+
+    return declines
 
 
 def _rotary(calls: Calls, own: Method) -> Method:
@@ -89,12 +103,28 @@ def _rotary(calls: Calls, own: Method) -> Method:
 
 
 _SITES = {
-    "SiluAndMul": Site(method=_silu_and_mul, task_of=lambda *_: "silu_and_mul"),
+    "SiluAndMul": Site(
+        method=_silu_and_mul,
+        task_of=lambda *_: "silu_and_mul",
+        declines=_fused_by("activation", "fuse_act_quant"),
+    ),
     "GeluAndMul": Site(method=_gelu_and_mul, task_of=lambda *_: "gelu_and_mul"),
+    "LayerNorm": Site(method=_layer_norm, task_of=lambda *_: "layer_norm"),
     "RMSNorm": Site(
         method=_rms_norm,
         task_of=lambda self, x, residual=None: "rms_norm" if residual is None else "fused_add_rms_norm",
-        declines=_norm_declines,
+        declines=_fused_by(
+            "norm",
+            "fuse_norm_quant",
+            "fuse_allreduce_rms",
+            "enable_sp",
+            "enable_qk_norm_rope_fusion",
+            "fuse_qk_norm_rope_kvcache",
+        ),
     ),
 }
-_ROTARY = Site(method=_rotary, task_of=lambda *_, **__: "rotary_embedding")
+_ROTARY = Site(
+    method=_rotary,
+    task_of=lambda *_, **__: "rotary_embedding",
+    declines=_fused_by("rotation", "enable_qk_norm_rope_fusion", "fuse_rope_kvcache", "fuse_qk_norm_rope_kvcache"),
+)
