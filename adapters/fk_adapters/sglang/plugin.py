@@ -23,6 +23,7 @@ _SERVER_ARGS = "sglang.srt.server_args.ServerArgs.__post_init__"
 class _State:
     bindings: dict[str, Binding] = {}  # task -> row
     settings: env.Settings | None = None
+    traced: list[type] = []  # the classes whose calls are counted, of this version's rows
 
 
 def register() -> None:
@@ -117,9 +118,7 @@ def _model_loaded(_result: Any, runner: Any, *_: Any, **__: Any) -> None:
     settings = _State.settings
     assert settings is not None
     if settings.trace:
-        attach.name_sites(
-            runner.model, [pkgutil.resolve_name(site) for site in dict.fromkeys(b.site for b in ADAPTER.bindings)]
-        )
+        attach.name_sites(runner.model, _State.traced)
     attach.model_loaded(runner.model, settings, planned=list(_State.bindings), bound=_bound)
     if runner.server_args.enable_torch_compile:
         _decline_compiled_decode(settings)
@@ -137,4 +136,6 @@ def _decline_compiled_decode(settings: env.Settings) -> None:
 
 def _trace(version: str, device: str) -> None:
     for binding in ADAPTER.select(version, device):
-        attach.trace_calls(pkgutil.resolve_name(binding.site), binding.method, sites.of(binding).task_of)
+        owner = pkgutil.resolve_name(binding.site)
+        attach.trace_calls(owner, binding.method, sites.of(binding).task_of)
+        _State.traced.append(owner)

@@ -26,6 +26,7 @@ class _State:
     bindings: tuple[Binding, ...] = ()
     classes: dict[str, type] = {}  # site -> our class
     settings: env.Settings | None = None
+    traced: list[type] = []  # the classes whose calls are counted, of this version's rows
 
 
 def register() -> None:
@@ -167,11 +168,9 @@ def _bound(task: str, module: Any) -> bool:
 
 def _trace(version: str, device: str) -> None:
     for binding in ADAPTER.select(version, device):
-        attach.trace_calls(pkgutil.resolve_name(binding.site), binding.method, sites.of(binding.owner).task_of)
-
-
-def _owners() -> list[type]:
-    return [pkgutil.resolve_name(site) for site in dict.fromkeys(b.site for b in ADAPTER.bindings)]
+        owner = pkgutil.resolve_name(binding.site)
+        attach.trace_calls(owner, binding.method, sites.of(binding.owner).task_of)
+        _State.traced.append(owner)
 
 
 def _watch_model_loading() -> None:
@@ -187,7 +186,7 @@ def _watch_model_loading() -> None:
         settings = _State.settings
         assert settings is not None
         if settings.trace:
-            attach.name_sites(model, _owners())
+            attach.name_sites(model, _State.traced)
         attach.model_loaded(model, settings, planned=list(dict.fromkeys(b.task for b in _State.bindings)), bound=_bound)
         return model
 
