@@ -11,7 +11,7 @@ import functools
 import logging
 import pkgutil
 import sys
-from types import MethodType, ModuleType
+from types import MethodType
 from typing import Any
 
 from fk_adapters.vllm import fallbacks, sites
@@ -69,7 +69,11 @@ def _fingerprint(plan: select.Plan, settings: env.Settings) -> str:
 
 def _slot_is_free(binding: Binding, settings: env.Settings) -> bool:
     """Registering twice is an assertion error in vLLM; another plugin's class in the slot is that plugin's."""
-    held = _registry(pkgutil.resolve_name(binding.site)).op_registry_oot.get(binding.owner)
+    registry_of_class = _registry(pkgutil.resolve_name(binding.site))
+    if registry_of_class is None:
+        attach.stood_down([f"{binding.task}: {binding.site} cannot be bound: it is no CustomOp"], settings)
+        return False
+    held = registry_of_class.op_registry_oot.get(binding.owner)
     if held is None or held is _State.classes.get(binding.site):
         return True
     attach.stood_down(
@@ -78,9 +82,9 @@ def _slot_is_free(binding: Binding, settings: env.Settings) -> bool:
     return False
 
 
-def _registry(in_tree: type) -> ModuleType:
-    """The module that replaces this class: 0.32 has a second CustomOp, with a register of its own."""
-    return sys.modules[next(c for c in in_tree.__mro__ if c.__name__ == "CustomOp").__module__]
+def _registry(in_tree: type) -> Any:
+    """The module that replaces this class, or None: 0.32 has a second CustomOp, with a register of its own."""
+    return next((sys.modules[c.__module__] for c in in_tree.__mro__ if c.__name__ == "CustomOp"), None)
 
 
 def _bind(rows: list[Binding]) -> None:
