@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fk_plugin import dispatch, proof, rounding
@@ -20,7 +21,12 @@ SITE = "_fk_site"  # attribute that holds a module's qualified name
 
 
 def model_loaded(
-    model: Any, settings: Settings, *, planned: Iterable[str], bound: Callable[[str, Any], bool]
+    model: Any,
+    settings: Settings,
+    *,
+    planned: Iterable[str],
+    bound: Callable[[str, Any], bool],
+    shared: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, list[str]]:
     """Take note of a freshly loaded model.
 
@@ -28,6 +34,7 @@ def model_loaded(
         model: the root torch.nn.Module.
         planned: tasks that should be in force in this process.
         bound: (task, module) -> whether this module's calls go to our operator.
+        shared: task -> why the engine may compute some of its bound modules itself, if it may.
 
     Returns: names of the bound modules by task.
     Raises:
@@ -35,7 +42,7 @@ def model_loaded(
     """
     root = type(model).__name__
     sites = {task: [name for name, module in model.named_modules() if bound(task, module)] for task in planned}
-    proof.event("model", root=root, bound=sites)
+    proof.event("model", root=root, bound=sites, shared={t: why for t, why in shared.items() if sites.get(t)})
     strict = settings.mode is Mode.STRICT
     for task, names in sites.items():
         log.info("fk-plugin: %s bound at %d modules of %s", task, len(names), root)
@@ -47,7 +54,8 @@ def model_loaded(
         if device.type == "cuda":
             proof.start_device_counters(device)
     if settings.proof_dir is not None or (strict and sites):
-        _watch_forward(model, f"forward|{root}", _groups(sites) if strict else [])
+        certain = {task: names for task, names in sites.items() if task not in shared}
+        _watch_forward(model, f"forward|{root}", _groups(certain) if strict else [])
     return sites
 
 

@@ -53,7 +53,8 @@ def read(folder: Path) -> list[dict[str, Any]]:
         kind, pid = event["event"], event["pid"]
         if kind == "model":
             used = proof.usage(counts.get(pid, {}))
-            rows += [_bound(pid, task, names, used.get(task)) for task, names in event["bound"].items()]
+            shared = event.get("shared", {})
+            rows += [_bound(pid, t, names, used.get(t), shared.get(t)) for t, names in event["bound"].items()]
         elif kind == "declined":
             rows.append(_row(pid, event["task"], "declined", f"{event['owner']}: {event['reason']}"))
         elif kind in ("stood_down", "refused"):
@@ -72,12 +73,12 @@ def _row(pid: int, task: str, state: str, why: str) -> dict[str, Any]:
     return {"pid": pid, "task": task, "state": state, "why": why}
 
 
-def _bound(pid: int, task: str, names: list[str], used: proof.Usage | None) -> dict[str, Any]:
+def _bound(pid: int, task: str, names: list[str], used: proof.Usage | None, shared: str | None) -> dict[str, Any]:
     if not names:
         return _row(pid, task, "bound nowhere", "the model has no module of a class that this task replaces")
-    where = f"{len(names)} modules"
+    where = f"{len(names)} modules" + (f" ({shared})" if shared else "")
     if used is None:
-        return _row(pid, task, "bound, never called", where)
+        return _row(pid, task, "left to the engine" if shared else "bound, never called", where)
     calls = ", ".join(f"{count} calls of {kernel}" for kernel, count in used.calls.items())
     left = ", ".join(f"{n} x {reason} -> {name}" for (name, reason), n in used.fallbacks.items())
     state = "in force" if used.calls else "bound, never called"

@@ -64,6 +64,7 @@ class Process:
     # The same, kept on the device, where graph replays count too; empty unless FK_DEVICE_COUNTERS was set.
     device_forwards: int
     device_usage: Mapping[str, proof.Usage]
+    shared: Mapping[str, str] = field(default_factory=dict)  # task -> why the engine may compute some sites itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +207,7 @@ def finish(engine: Engine, start: Start) -> None:
                     pid=event["pid"],
                     forwards=proof.forwards(mine),
                     bound=event["bound"],
+                    shared=event.get("shared", {}),
                     usage=proof.usage(mine),
                     device_forwards=proof.forwards(served),
                     device_usage=proof.usage(served),

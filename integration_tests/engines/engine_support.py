@@ -2,6 +2,7 @@
 
 import os
 import pkgutil
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,16 @@ def engine(name: str, model: Path, folder: Path, *, eager: bool = True, **enviro
         answer_limit=120,
     ) as started:
         yield started
+
+
+def forced_compilation(folder: Path) -> dict[str, str]:
+    """The environment in which vLLM loads the plugin of forced_compilation.py, which is put into `folder`."""
+    info = folder / "fk_test_force-1.0.dist-info"
+    info.mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("forced_compilation.py"), folder / "fk_test_force.py")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fk-test-force\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nfk_test_force = fk_test_force:force\n")
+    return {"PYTHONPATH": str(folder)}
 
 
 def assert_proofs(run: Run, **sites: int) -> None:

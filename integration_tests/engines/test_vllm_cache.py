@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from engine_support import IN_PROCESS, KERNELS, SITES, assert_calls, engine
+from engine_support import IN_PROCESS, KERNELS, SITES, assert_calls, engine, forced_compilation
 
 from fk_plugin import proof
 from fk_plugin.e2e.client import Engine
@@ -19,51 +19,6 @@ pytestmark = pytest.mark.engine
 pytest.importorskip("vllm")
 
 LOADED = "Directly load AOT compilation from path"
-
-_FORCE = """
-import os
-
-def force():
-    from vllm.compilation.passes.utility.fix_functionalization import FixFunctionalizationPass
-    from vllm.config import CompilationConfig, CompilationMode
-    from vllm.platforms.cpu import CpuPlatform
-
-    configure = CpuPlatform.check_and_update_config.__func__
-    if getattr(configure, "forced", False):
-        return
-
-    def keep(cls, config):
-        configure(cls, config)
-        if config.compilation_config.mode == CompilationMode.DYNAMO_TRACE_ONCE:
-            config.compilation_config.mode = CompilationMode.VLLM_COMPILE
-            config.compilation_config.ir_enable_torch_wrap = True
-            config.compilation_config.compile_sizes = []
-            # these passes match operators that a CPU build lacks
-            config.compilation_config.pass_config.fuse_norm_quant = False
-            config.compilation_config.pass_config.fuse_act_quant = False
-        if os.environ.get("WITHOUT_THE_FIX"):
-            import vllm
-            vllm.envs.environment_variables.pop("VLLM_FK_PLUGIN_FINGERPRINT", None)
-
-    keep.forced = True
-    CpuPlatform.check_and_update_config = classmethod(keep)
-    FixFunctionalizationPass.__call__ = lambda self, graph: None  # it knows CUDA's operators only
-    if os.environ.get("WITHOUT_THE_FIX"):
-        # vLLM 0.26 hashes which custom operators were enabled, which differs by accident; 0.33 hashes it no more.
-        hashed = CompilationConfig.compute_hash
-
-        def compute_hash(self):
-            kept = self.enabled_custom_ops.copy(), self.disabled_custom_ops.copy()
-            self.enabled_custom_ops.clear()
-            self.disabled_custom_ops.clear()
-            try:
-                return hashed(self)
-            finally:
-                self.enabled_custom_ops.update(kept[0])
-                self.disabled_custom_ops.update(kept[1])
-
-        CompilationConfig.compute_hash = compute_hash
-"""
 
 
 @dataclass(frozen=True)
@@ -77,12 +32,7 @@ class Seen:
 @pytest.fixture
 def start(tiny: Path, tmp_path: Path) -> Callable[..., Seen]:
     """Start vLLM on one cache root, plugged or not; calls are checked against the expectation when plugged."""
-    plugin = tmp_path / "plugin"
-    info = plugin / "fk_test_force-1.0.dist-info"
-    info.mkdir(parents=True)
-    (plugin / "fk_test_force.py").write_text(_FORCE)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fk-test-force\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nfk_test_force = fk_test_force:force\n")
+    forced = forced_compilation(tmp_path / "plugin")
     number = 0
 
     def run(mode: str, *, plugged: bool, **environment: str) -> Seen:
@@ -90,9 +40,9 @@ def start(tiny: Path, tmp_path: Path) -> Callable[..., Seen]:
         number += 1
         base = {"VLLM_CACHE_ROOT": str(tmp_path / "cache"), **IN_PROCESS}
         choice = {"FK_KERNELS": KERNELS, "FK_PLUGIN": "auto"} if plugged else {"FK_PLUGIN": "off"}
-        forced = {"PYTHONPATH": str(plugin)} if mode == "VLLM_COMPILE" else {}
+        force = forced if mode == "VLLM_COMPILE" else {}
         folder = tmp_path / f"start-{number}"
-        with engine("vllm", tiny, folder, eager=mode == "NONE", **base, **choice, **forced, **environment) as started:
+        with engine("vllm", tiny, folder, eager=mode == "NONE", **base, **choice, **force, **environment) as started:
             assert started.described["compilation"] == mode, "the engine resolved another mode, so nothing is tested"
             started.generate([[1, 2, 3], [4, 5]], max_tokens=4)
             if plugged and not environment:

@@ -88,18 +88,32 @@ with set_current_vllm_config(VllmConfig()):
 assert seen() == {"rotary_embedding": 16}, seen()
 """
 
-_DECLINES = """
+_FUSES = """
 from vllm.config import CompilationMode
-from vllm.config.compilation import PassConfig
+from vllm import ir
+if {first!r}:
+    ir.ops.rms_norm.register_impl({first!r})(ir.ops.rms_norm.impls["native"].impl_fn)
+    ir.ops.rms_norm.set_default([{first!r}])
 config = VllmConfig()
 config.compilation_config.mode = CompilationMode.VLLM_COMPILE
 config.compilation_config.pass_config.fuse_norm_quant = {on}
+config.compilation_config.custom_ops = {custom_ops}
 with set_current_vllm_config(config):
     layer = RMSNorm(64, dtype=torch.bfloat16)
     assert layer.enabled() is {enabled}, layer.enabled()
-    assert _bound("rms_norm", layer) is {enabled}
+    assert _bound("rms_norm", layer) is {bound}
     assert torch.equal(layer(x), layer.forward_native(x))
-assert bool(seen()) is {enabled}, seen()
+found = seen().get("rms_norm", 0)
+assert (found > 0) is {bound}, found
+order = ir.ops.rms_norm.get_priority()
+assert (order[:1] == ["fk"]) is {provided}, order
+with set_current_vllm_config(config):
+    RMSNorm(64, dtype=torch.bfloat16)  # the next layer changes nothing
+assert ir.ops.rms_norm.get_priority() == order
+if {provided}:
+    other = layer.weight.float()
+    ir.ops.rms_norm(x, other, 1e-6, None)  # Gemma's, whose weight is computed in float32
+    assert seen()["rms_norm"] == found
 """
 
 
@@ -158,12 +172,36 @@ def test_a_class_of_two_tasks_keeps_vllms_code_for_the_one_not_in_force(run: Cal
     run(_SETUP + _ONE_OF_TWO, FK_KERNELS="rms_norm=cpu_rows")
 
 
-@pytest.mark.parametrize("on", [True, False])
-def test_a_norm_that_vllm_fuses_is_left_to_it(run: Callable[..., str], tmp_path: Path, on: bool) -> None:
+@pytest.mark.parametrize(
+    ("on", "custom_ops", "first", "provided", "said"),
+    [
+        (False, ["none"], "", False, None),
+        (True, ["none"], "", True, None),
+        (True, ["all"], "", True, None),
+        (True, ["none", "-rms_norm"], "", False, "fuse_norm_quant fuses this norm"),
+        (True, ["none"], "theirs", False, "stays with vLLM's IR: its provider theirs was chosen"),
+    ],
+)
+def test_a_norm_that_vllm_fuses_keeps_its_class_and_gets_our_provider(
+    run: Callable[..., str], tmp_path: Path, on: bool, custom_ops: list[str], first: str, provided: bool,
+    said: str | None,
+) -> None:  # fmt: skip
     """A fusion pass that does not find vLLM's norm says nothing, and the fused kernel is lost."""
-    run(_SETUP + _DECLINES.format(on=on, enabled=not on), FK_KERNELS=ALL, FK_PROOF_DIR=str(tmp_path))
-    said = "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
-    assert ("fuse_norm_quant fuses this norm" in said) == on
+    code = _FUSES.format(
+        on=on, custom_ops=custom_ops, first=first, provided=provided, bound=provided or not on,
+        enabled=not on or custom_ops == ["all"],
+    )  # fmt: skip
+    run(_SETUP + code, FK_KERNELS=ALL, FK_PROOF_DIR=str(tmp_path))
+    events = "".join(path.read_text() for path in tmp_path.glob("*.events.jsonl"))
+    assert ('"declined"' in events) == (said is not None) and (said or "") in events
+
+
+def test_a_norm_that_the_compiler_does_faster_gets_no_provider(run: Callable[..., str], tmp_path: Path) -> None:
+    code = _FUSES.format(on=True, custom_ops=["none"], first="", provided=False, bound=False, enabled=False)
+    loses = "from fk_plugin import records\nrecords.slower_when_compiled = lambda kernel, device: 'it loses'\n"
+    run(_SETUP + loses + code, FK_KERNELS=ALL, FK_PROOF_DIR=str(tmp_path))
+    events = "".join(path.read_text() for path in tmp_path.glob("*.events.jsonl"))
+    assert "stays with vLLM's IR: it loses" in events
 
 
 _FUSED = """

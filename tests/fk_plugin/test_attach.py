@@ -111,3 +111,12 @@ def test_strict_is_content_when_one_of_the_tasks_of_the_same_modules_was_called(
     )  # fmt: skip
     with pytest.raises(StrictError, match="task u is bound but was never called"):
         apart(torch.ones(1))
+
+
+def test_strict_does_not_insist_on_calls_that_the_engine_may_make_itself(folder: Path) -> None:
+    model = _Model()
+    shared = {"t": "a pass fuses some", "u": "bound nowhere, so not shared"}
+    settings = _settings(folder, "strict")
+    attach.model_loaded(model, settings, planned=["t"], bound=_is_act, shared=shared)
+    model(torch.ones(1))
+    assert [e["shared"] for e in read_events(folder) if e["event"] == "model"] == [{"t": "a pass fuses some"}]

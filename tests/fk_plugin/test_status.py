@@ -46,6 +46,19 @@ def test_what_is_not_in_force_is_exit_status_1(
     assert status == 1 and rows["silu_and_mul"]["state"] == state
 
 
+def test_what_the_engine_may_take_itself_is_no_failure(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"rms_norm": ["a"], "fused_add_rms_norm": ["a", "b"]}
+    proof.event("model", root="Llama", bound=names, shared=dict.fromkeys(names, "a pass fuses some"))
+    proof.count("call|fused_add_rms_norm|cpu_rows|16", 4)
+    status, rows = _rows(written, capsys)
+    assert status == 0
+    assert (rows["rms_norm"]["state"], rows["rms_norm"]["why"]) == (
+        "left to the engine",
+        "1 modules (a pass fuses some)",
+    )
+    assert rows["fused_add_rms_norm"]["state"] == "in force"
+
+
 def test_a_kernel_error_and_a_refusal_are_shown(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     proof.event("kernel_error", task="silu_and_mul", kernel="mine", message="kernel mine failed: ValueError: no")
     proof.event("stood_down", message="rms_norm expects vllm >=0.26")

@@ -18,6 +18,7 @@ from fk_adapters.vllm import fallbacks, sites
 from fk_adapters.vllm.bindings import ADAPTER
 from fk_plugin import attach, dispatch, env, proof, records, registry, select
 from fk_plugin.adapter import Binding, matching
+from fk_plugin.errors import FOREIGN_ERRORS
 
 log = logging.getLogger("fk_plugin")
 
@@ -27,6 +28,7 @@ class _State:
     classes: dict[str, type] = {}  # site -> our class
     settings: env.Settings | None = None
     traced: list[type] = []  # the classes whose calls are counted, of this version's rows
+    shared: dict[str, str] = {}  # task -> why some of its sites may be taken by vLLM
 
 
 def register() -> None:
@@ -129,8 +131,11 @@ def _replacement(in_tree: Any, row: Binding, calls: sites.Calls) -> Any:
             """
             config = get_cached_compilation_config()
             reasons = _reasons(site, calls, config, compiled=not super().enabled())
+            refused = f"-{type(self).name}" in config.custom_ops
+            self._fk_tasks = frozenset() if refused else _through_ir(site, row.owner, reasons, config)
             for task, reason in reasons.items():
-                attach.declined([task], row.owner, reason)
+                if task not in self._fk_tasks:
+                    attach.declined([task], row.owner, reason)
             chosen = super().dispatch_forward(*args, **kwargs)
             if getattr(chosen, "__func__", None) is not Replacement.__dict__[row.method]:
                 return chosen
@@ -164,6 +169,27 @@ def _slower(task: str) -> str | None:
     return None if kernel is None else records.slower_when_compiled(kernel, current_platform.get_device_name())
 
 
+def _through_ir(site: sites.Site, owner: str, reasons: dict[str, str], config: Any) -> frozenset[str]:
+    """The tasks that a pass of vLLM's keeps from the class, and that our provider computes where the pass does not."""
+    if not site.provided or site.declines(config) is None or _State.settings is None:
+        return frozenset()
+    taken = set()
+    for task, reason in reasons.items():
+        left = None if _State.settings.bind_compiled else _slower(task)
+        try:
+            from fk_adapters.vllm import ir_route
+
+            left = left or ir_route.prefer(task)
+        except FOREIGN_ERRORS as error:
+            left = f"{type(error).__name__}: {error}"
+        if left is None:
+            taken.add(task)
+            _State.shared[task] = f"{reason}; what it leaves comes to us through vLLM's IR"
+        else:
+            attach.declined([task], owner, f"{reason}, and what it leaves stays with vLLM's IR: {left}")
+    return frozenset(taken)
+
+
 def _bound(task: str, module: Any) -> bool:
     """Whether this module is ours and its dispatch reaches our operator (custom_ops may have refused it)."""
     ours = any(b.task == task and type(module) is _State.classes.get(b.site) for b in _State.bindings)
@@ -191,7 +217,8 @@ def _watch_model_loading() -> None:
         assert settings is not None
         if settings.trace:
             attach.name_sites(model, _State.traced)
-        attach.model_loaded(model, settings, planned=list(dict.fromkeys(b.task for b in _State.bindings)), bound=_bound)
+        planned = list(dict.fromkeys(b.task for b in _State.bindings))
+        attach.model_loaded(model, settings, planned=planned, bound=_bound, shared=_State.shared)
         return model
 
     load_model._fk_watched = True  # type: ignore[attr-defined]

@@ -16,12 +16,14 @@ Method = Callable[..., Any]
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """`method` makes the replacement; `task_of` says from a call's arguments which task it is; `declines` says why this
-    engine, as configured, is better off without us here, or None.
+    engine, as configured, is better off without us here, or None. `provided`: what it declines for a pass may come
+    back through a provider (see ir_route).
     """
 
     method: Callable[[Calls, Method], Method]
     task_of: Callable[..., str]
     declines: Callable[[Any], str | None] = lambda config: None
+    provided: bool = False
 
 
 def of(owner: str) -> Site:
@@ -121,6 +123,7 @@ _SITES = {
             "enable_qk_norm_rope_fusion",
             "fuse_qk_norm_rope_kvcache",
         ),
+        provided=True,
     ),
 }
 _ROTARY = Site(

@@ -71,6 +71,14 @@ def test_each_fault_fails_its_check_and_no_other(plugged: Start, failed: set[str
     assert {name for name, passed in _verdicts(_result(plugged)).items() if not passed} == failed
 
 
+@pytest.mark.parametrize(("calls", "passed"), [(20, True), (19, True), (0, False), (21, False)])
+def test_sites_that_the_engine_may_take_are_an_upper_limit(calls: int, passed: bool) -> None:
+    usage = proof.usage({"call|t|k|8": calls})
+    result = _result(_start(_process(usage=usage, shared={"t": "a pass fuses some"})))
+    assert _verdicts(result)["called, t"] == passed
+    assert "of 20 at most (a pass fuses some)" in next(c.detail for c in checks.use(result) if c.name == "called, t")
+
+
 @pytest.mark.parametrize("off", [_start(_process(bound={})), _start(), _start(_process(usage={}, forwards=0))])
 def test_the_baseline_must_report_and_must_not_call_us(off: Start) -> None:
     assert _verdicts(_result(_start(_process()), off))["plugin off"] is False
