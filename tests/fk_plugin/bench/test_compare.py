@@ -79,6 +79,23 @@ def test_case_09_one_tiny_element_or_one_row_in_a_hundred_fails() -> None:
     assert verdict(got, oracle, reference), "no share of elements is free"
 
 
+@pytest.mark.parametrize(
+    ("truth", "got", "wrong"),
+    [
+        (1e-9, 1e-9 + 2**-23, False),  # what float32 arithmetic loses beside elements of size 1
+        (1e-9, 2**-15, True),  # more than that
+        (1e-3, 1e-3 * (1 + 12 * 2**-7), True),  # no element so large is excused: 12 units in the last place
+    ],
+)
+def test_an_element_near_zero_is_measured_by_what_its_row_can_resolve(truth: float, got: float, wrong: bool) -> None:
+    oracle = torch.randn(1, 4096, generator=torch.Generator().manual_seed(2)).double()
+    oracle[0, 7] = truth
+    reference = oracle.bfloat16()
+    off = reference.clone()
+    off[0, 7] = got
+    assert bool(verdict(off, oracle, reference)) == wrong
+
+
 def test_case_11_nan_output_fails() -> None:
     oracle, reference = softmax_case()
     got = reference.clone()
